@@ -13,7 +13,7 @@ WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
 AMP ?= auto
 
-# For the tests, as bioattn_mm/process_settings.py does for the tools: threads that sleep leave their core to others.
+# For the tests, as bioattn_mm/cli/threads_and_memory.py does for the tools: threads that sleep leave their core to others.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 # Containers often tell Python to keep no compiled modules. Then each process of the tools would compile thousands of
@@ -26,7 +26,7 @@ JOBS ?= $(or $(shell awk '/MemAvailable/ { print ($$2 > 12000000 ? 3 : 2) }' /pr
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup wheel demo test test-slow test-extra test-all test-docs test-real test-package test-bounds test-capabilities test-asan test-arm dry-run-all gallery docs lint clean
+.PHONY: help setup wheel demo test test-slow test-extra test-all test-docs test-real test-package test-peers test-portable test-bounds test-capabilities test-asan test-arm dry-run-all mutants gallery docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
@@ -43,12 +43,15 @@ help:
 	@echo 'make test-real DATA=FOLDER   train, test, predict and export on real data, whose archives are in the folder (minutes)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
+	@echo 'make test-peers PEERS=FOLDER   upstream tests from checkouts in the folder, and sixty upstream configs with our backbones'
+	@echo 'make test-portable  the fast part of the suite without compiled operators'
 	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (an hour); the'
 	@echo "             operators' tests and trainings in the newest Python of each torch, --check and predictions in all;"
 	@echo '             compiling for ARM. WHEEL=dist/... goes on with a wheel that is there'
 	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
 	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
 	@echo 'make test-arm       the tests of the operators on 64-bit ARM in an emulator, compiled into build/arm'
+	@echo 'make mutants PATHS=FOLDER   changes one place of the package at a time, and names what no test finds'
 	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there, where their models are'
 	@echo 'make docs    the documentation site, into site/; broken links and references fail'
 	@echo 'make lint    style checks'
@@ -93,28 +96,8 @@ $(VENV)/.ready-deploy: $(READY)
 	$(BIN)/pip install --no-deps -r requirements/deploy-no-deps.txt
 	@touch $@
 
-$(VENV)/.ready-demo: $(READY)
-	$(BIN)/pip install -r requirements/demo.txt
-	@touch $@
-
-$(VENV)/.ready-evaluation: $(READY)
-	$(BIN)/pip install -r requirements/evaluation.txt
-	@touch $@
-
-$(VENV)/.ready-log: $(READY)
-	$(BIN)/pip install -r requirements/log.txt
-	@touch $@
-
-$(VENV)/.ready-tiff: $(READY)
-	$(BIN)/pip install -r requirements/tiff.txt
-	@touch $@
-
-$(VENV)/.ready-bridges: $(READY)
-	$(BIN)/pip install -r requirements/bridges.txt
-	@touch $@
-
-$(VENV)/.ready-docs: $(READY)
-	$(BIN)/pip install -r requirements/docs.txt
+$(VENV)/.ready-%: requirements/%.txt $(READY)
+	$(BIN)/pip install -r $<
 	@touch $@
 
 # With AMP=auto, a segmentor trains in bfloat16 where the processor multiplies it; boxes suffer from it in so short a
@@ -125,7 +108,7 @@ demo: setup
 	if [ "$$amp" = auto ]; then \
 		amp=; \
 		case '$(CONFIG)' in *ade20k*) \
-			if $(BIN)/python -c 'import sys; from bioattn_mm.engine.amp import cpu_has_bfloat16 as has; sys.exit(not has())'; \
+			if $(BIN)/python -c 'import sys; from bioattn_mm.training.amp import cpu_has_bfloat16 as has; sys.exit(not has())'; \
 			then amp='--amp bfloat16'; fi;; esac; \
 		case "$$amp $(CONFIG)" in ' '*upernet*) \
 			echo 'This processor does not multiply bfloat16: float32, and heads of 256 instead of 512 channels.'; \
@@ -160,6 +143,19 @@ test-real: setup $(VENV)/.ready-deploy
 test-package: setup $(VENV)/.ready-deploy
 	tests/package/check.sh $(BIN)/python
 
+# Without operators, as on a machine where nothing compiles: a copy of the checkout without libraries.
+PORTABLE_TESTS ?= tests/systems tests/checkpoints tests/inference tests/mmcv_ops
+test-portable: setup
+	tests/ops/copy_checkout.sh build/portable
+	cd build/portable && PYTHONPATH=$(CURDIR)/build/portable OMP_NUM_THREADS=$(THREADS) $(CURDIR)/$(BIN)/python -m pytest \
+		-n $(JOBS) --dist loadfile -W 'ignore:bioattn_mm was installed without' $(PORTABLE_TESTS) $(PYTEST_ARGS)
+
+# The tests of mmcv, mmdet, mmseg and timm: make test-peers PEERS=FOLDER COMPILED=FOLDER, see tests/peers.py --help.
+test-peers: setup $(VENV)/.ready-evaluation $(VENV)/.ready-peers
+	@test -n '$(PEERS)' || { echo 'Name the folder of the checkouts: make test-peers PEERS=FOLDER'; exit 2; }
+	$(BIN)/python -m pytest -m every_config tests/hosts/test_families.py
+	$(BIN)/python tests/peers.py '$(PEERS)' $(if $(COMPILED),--compiled '$(COMPILED)') $(PEERS_ARGS)
+
 # Those of pyenv, or else on the path, the newest first. BOUNDS_PYTHONS=... for others.
 BOUNDS_PYTHONS ?= $(foreach minor,14 13 12 11 10,$(firstword \
 	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
@@ -191,6 +187,10 @@ test-arm: setup
 dry-run-all: setup
 	$(BIN)/python -m pytest -m dry_run -rP tests/tools/test_dry_run_every_config.py $(PYTEST_ARGS)
 
+# Of a file or folder: make mutants PATHS=bioattn_mm/training/ema.py MUTANTS_ARGS='--number 40'
+mutants: setup
+	$(BIN)/python tests/mutants.py $(or $(PATHS),bioattn_mm) $(MUTANTS_ARGS)
+
 gallery: setup
 	rm -rf work_dirs/gallery
 	$(BIN)/python docs/make_gallery.py
@@ -203,6 +203,7 @@ lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs/test_language.py
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.cu' '*.cuh' '*.h')
 
 clean:

@@ -6,11 +6,14 @@
 
 They are compiled with the headers of the torch of the environment, 2.11 or later, and run with every other; the build
 environment that pip makes without `--no-build-isolation` has none. With a GPU and nvcc they are compiled for CUDA,
-too. Where they do not compile, the installation ends with the reason. `make wheel` makes the wheel for others.
+too. Where there is no compiler, or they do not compile, the package is installed without them, and says so: with
+FORCE_CUDA=1, and in a checkout (`-e .`), the installation ends with the reason. `make wheel` makes the wheel for
+others.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -33,6 +36,11 @@ def compiled_operators() -> dict:
     """Arguments of `setup` that compile the operators; none if that was asked for, or if nothing is built."""
     if os.environ.get(WITHOUT_OPS) == '1' or {'sdist', 'egg_info'} & set(sys.argv):
         return {}
+    if sys.platform != 'linux':
+        return without_operators(f'they are compiled on Linux alone, and this is {sys.platform}')
+    compiler = os.environ.get('CXX', 'c++').split()[-1]
+    if shutil.which(compiler) is None:
+        return without_operators(f'there is no C++ compiler {compiler}')
     try:
         from torch.utils.cpp_extension import BuildExtension
     except ImportError as error:
@@ -41,6 +49,19 @@ def compiled_operators() -> dict:
             f'pip install --no-build-isolation; or set {WITHOUT_OPS}=1 to install without them: attention then runs '
             f'in PyTorch, slower'
         )
+
+    class OrWithout(BuildExtension):
+        """Goes on without operators that do not compile, but for those who work on them."""
+
+        def build_extensions(self) -> None:
+            try:
+                super().build_extensions()
+            except Exception as error:
+                if self.inplace or self.editable_mode:
+                    raise
+                self.extensions = []
+                without_operators(str(error).strip().splitlines()[0])
+
     # The environment's ninja, also where the environment is not activated.
     os.environ['PATH'] = sysconfig.get_path('scripts') + os.pathsep + os.environ['PATH']
     libraries = [library('_cpu', ['operators.cpp', 'old_linux.cpp', *CSRC.glob('cpu/*.cpp')])]
@@ -53,8 +74,16 @@ def compiled_operators() -> dict:
     # With ninja, files are compiled side by side, MAX_JOBS of them or as many as there are cores; else one by one.
     return dict(
         ext_modules=libraries,
-        cmdclass=dict(build_ext=BuildExtension.with_options(no_python_abi_suffix=True), bdist_wheel=AnyPython),
+        cmdclass=dict(build_ext=OrWithout.with_options(no_python_abi_suffix=True), bdist_wheel=AnyPython),
     )
+
+
+def without_operators(reason: str) -> dict:
+    """Say that the package is installed without operators, which `import bioattn_mm.ops` says again."""
+    if os.environ.get('FORCE_CUDA') == '1':
+        sys.exit(f'bioattn_mm: FORCE_CUDA=1, but the operators cannot be compiled: {reason}')
+    print(f'bioattn_mm: installed without compiled operators, attention runs in PyTorch, slower: {reason}')
+    return {}
 
 
 def library(name: str, sources: list, architectures: str = '') -> Extension:
@@ -140,8 +169,9 @@ class AnyPython(bdist_wheel):
 def cuda_architectures() -> str:
     """Compute capabilities to compile for, such as '8.0 9.0+PTX'; empty to compile without CUDA.
 
-    TORCH_CUDA_ARCH_LIST names them; by default they are those from 7.0 to 9.0 that the toolkit supports. On a machine
-    without a GPU nothing is compiled for CUDA unless FORCE_CUDA=1, and then it must compile.
+    TORCH_CUDA_ARCH_LIST names them; by default they are those from 7.0 to 12.0 that the toolkit supports, and PTX of
+    the highest up to 9.0 for all others. On a machine without a GPU nothing is compiled for CUDA unless FORCE_CUDA=1,
+    and then it must compile.
     """
     import torch
     from torch.utils.cpp_extension import CUDA_HOME
@@ -164,9 +194,11 @@ def cuda_architectures() -> str:
     if os.environ.get('TORCH_CUDA_ARCH_LIST'):
         return os.environ['TORCH_CUDA_ARCH_LIST'].replace(';', ' ')
     known = subprocess.check_output([nvcc, '--list-gpu-arch'], text=True).split()
-    wanted = ('7.0', '7.5', '8.0', '8.6', '8.9', '9.0')
-    names = [name for name in wanted if f'compute_{name.replace(".", "")}' in known]
-    return f'{" ".join(names)}+PTX'
+    older, blackwell = (
+        [name for name in names if f'compute_{name.replace(".", "")}' in known]
+        for names in (('7.0', '7.5', '8.0', '8.6', '8.9', '9.0'), ('10.0', '12.0'))
+    )
+    return ' '.join([f'{" ".join(older)}+PTX', *blackwell])
 
 
 setup(**compiled_operators())

@@ -13,22 +13,31 @@ launches most often: casts and copies, sums for biases, additions, products.
 """
 
 import argparse
-import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from functools import partial
 
 import timm
 import torch
 import torch.nn.functional as F
-from measure import make_parser, print_header, print_row, time_text
+from measure import (
+    autocast,
+    clock_of,
+    make_parser,
+    print_header,
+    print_row,
+    print_title,
+    sides_of,
+    take_turns,
+    time_text,
+)
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bioattn_mm.analysis.flops import count_multiply_adds
-from bioattn_mm.engine.compilation import compile_parts
-from bioattn_mm.engine.cuda_graphs import FeatureGraphs
-from bioattn_mm.models import TransNeXt
+from bioattn_mm.systems.transnext import TransNeXt
+from bioattn_mm.training.compilation import compile_parts
+from bioattn_mm.training.cuda_graphs import FeatureGraphs
 
 REFERENCE = 'Swin-T'
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
@@ -36,7 +45,7 @@ MOST_COMMON = 15
 
 
 def parse_args() -> argparse.Namespace:
-    parser = make_parser(__doc__, repeats=5)
+    parser = make_parser(__doc__, repeats=5, cpu_time=True)
     parser.add_argument('--sizes', nargs='+', default=['512x512', '800x1344'], help='height x width, in pixels')
     parser.add_argument('--batch', type=int, default=1, help='images (default: %(default)s)')
     parser.add_argument(
@@ -54,7 +63,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--by-kernel', action='store_true', help='kernels by name; on a CPU operators, without those that they call'
     )
-    parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     args = parser.parse_args()
     if args.cuda_graphs and args.device != 'cuda':
         parser.error('--cuda-graphs needs --device cuda')
@@ -64,21 +72,17 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     # After PyTorch, so that OpenMP's threads still spin: the machine has nothing else to do.
-    from bioattn_mm.process_settings import keep_freed_memory
+    from bioattn_mm.cli.threads_and_memory import keep_freed_memory
 
     keep_freed_memory()
-    clock = time.process_time if args.cpu_time else time.perf_counter
-    seconds = 'processor' if args.cpu_time else 'clock'
-    threads = torch.get_num_threads()
-    device = torch.cuda.get_device_name() if args.device == 'cuda' else f'{threads} threads'
     means = f', compile by {args.compile}' * bool(args.compile) + ', cuda graphs' * args.cuda_graphs
-    print(f'batch {args.batch}, {device}{means}, fastest of {args.repeats}, seconds of the {seconds}\n')
+    print_title(f'batch {args.batch}{means}', args)
     columns = ('input', 'pass', 'dtype', 'model', 'GMAC an image', 'time', f'to {REFERENCE}', 'per multiply-add')
     of_gpu = ('kernels', 'their time', 'memory') if args.device == 'cuda' else ()
     print_header(*columns, 'products alone', *of_gpu)
     last: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for size in args.sizes:
-        height, width = map(int, size.split('x'))
+        height, width = sides_of(size)
         image = torch.randn(args.batch, 3, height, width, device=args.device)
         models = {name: model.to(args.device) for name, model in make_models((height, width)).items()}
         counts = {name: count_multiply_adds(model.eval(), image[:1]) for name, model in models.items()}
@@ -90,12 +94,12 @@ def main() -> None:
         for dtype in map(DTYPES.get, args.dtypes):
             for training in (False,) if args.no_training else (False, True):
                 name = 'forward + backward' if training else 'forward'
-                best = measure(models, image, training, dtype, args, clock)
+                best = measure(models, image, training, dtype, args)
                 for model, took in best.items():
                     ratio = took / best[REFERENCE]
                     work = counts[model][''] / counts[REFERENCE]['']
                     cells = (f'{counts[model][""] / 1e9:.1f}', time_text(took), f'{ratio:.2f}', f'{ratio / work:.2f}')
-                    alone = '' if training else time_text(products_alone(models[model], image, dtype, args, clock))
+                    alone = '' if training else time_text(products_alone(models[model], image, dtype, args))
                     cells = (*cells, alone)
                     if args.device == 'cuda':
                         torch.cuda.reset_peak_memory_stats()
@@ -132,32 +136,18 @@ class Model(nn.Module):
 
 
 def measure(
-    models: dict[str, nn.Module],
-    image: Tensor,
-    training: bool,
-    dtype: torch.dtype,
-    args: argparse.Namespace,
-    clock: Callable[[], float],
+    models: dict[str, nn.Module], image: Tensor, training: bool, dtype: torch.dtype, args: argparse.Namespace
 ) -> dict[str, float]:
     """Seconds of the fastest run of each model, after two that do not count: the second one captures CUDA graphs."""
-    best = dict.fromkeys(models, float('inf'))
-    for repeat in range(-2, args.repeats):
-        for name, model in models.items():
-            model.train(training)
-            start = clock()
-            run(model, image, training, dtype)
-            if args.device == 'cuda':
-                torch.cuda.synchronize()
-            if repeat >= 0:
-                best[name] = min(best[name], clock() - start)
-    return best
+    passes = {name: partial(run, model.train(training), image, training, dtype) for name, model in models.items()}
+    take_turns(passes, args.device, 2, clock_of(args))
+    return take_turns(passes, args.device, args.repeats, clock_of(args))
 
 
 def run(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> None:
-    half = torch.autocast(image.device.type, dtype) if dtype != torch.float32 else nullcontext()
     with torch.set_grad_enabled(training):
         model.zero_grad()
-        with half:
+        with autocast(image.device.type, dtype):
             features = model(image)
         if training:
             sum(feature.float().mean() for feature in features).backward()
@@ -204,9 +194,7 @@ class Products(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
 
-def products_alone(
-    model: nn.Module, image: Tensor, dtype: torch.dtype, args: argparse.Namespace, clock: Callable[[], float]
-) -> float:
+def products_alone(model: nn.Module, image: Tensor, dtype: torch.dtype, args: argparse.Namespace) -> float:
     """Seconds of the linear layers and convolutions of a forward pass, one after the other and nothing between."""
     with torch.no_grad(), Products() as products:
         model.eval().backbone.forward(image)  # neither compiled nor captured
@@ -214,16 +202,13 @@ def products_alone(
         (function, [x.to(dtype) if isinstance(x, Tensor) else x for x in inputs], options)
         for function, inputs, options in products.calls
     ]
-    best = float('inf')
-    for _ in range(args.repeats):
-        start = clock()
-        with torch.no_grad():
-            for function, inputs, options in calls:
-                function(*inputs, **options)
-        if args.device == 'cuda':
-            torch.cuda.synchronize()
-        best = min(best, clock() - start)
-    return best
+
+    @torch.no_grad()
+    def run_all() -> None:
+        for function, inputs, options in calls:
+            function(*inputs, **options)
+
+    return take_turns({'': run_all}, args.device, args.repeats, clock_of(args))['']
 
 
 if __name__ == '__main__':

@@ -1,10 +1,9 @@
-"""Aggregated attention by other means: an operator for each step, torch.compile, FlexAttention, and NATTEN."""
+"""Aggregated attention by other means: an operator for each step, torch.compile, and FlexAttention."""
 
 from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.ops import AggregatedAttentionInputs, aggregated_attention, sliding_window_av, sliding_window_qk
@@ -38,11 +37,8 @@ def compiled_formulas(*_: Tensor) -> Callable[..., Tensor]:
 def flex_aggregated_attention(*tensors: Tensor, compiled: bool = True) -> Callable[..., Tensor]:
     """`aggregated_attention` of arguments of these sizes by FlexAttention, over window keys and pooled keys in a row.
 
-    The weights that are added after the softmax are beyond FlexAttention: `sliding_window_av` applies them.
-
-    Args:
-        tensors: Those of `AggregatedAttentionInputs`, for their sizes; the block mask is made from them once.
-        compiled: Through `torch.compile`, without which FlexAttention keeps all weights in memory.
+    The weights that are added after the softmax are beyond FlexAttention: `sliding_window_av` applies them. Without
+    `torch.compile` FlexAttention keeps all weights in memory.
     """
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # takes seconds
 
@@ -84,41 +80,5 @@ def flex_aggregated_attention(*tensors: Tensor, compiled: bool = True) -> Callab
         output = attend(heads_first(inputs.query), key, value, add_bias, mask, scale=1.0)
         output = output.transpose(1, 2).unflatten(1, (height, width))
         return output + sliding_window_av(inputs.token_weights, inputs.value)
-
-    return run
-
-
-def natten_attention(*tensors: Tensor) -> Callable[..., Tensor]:
-    """NATTEN's attention of arguments of these sizes, to windows and pooled keys: less work than ours, for its time.
-
-    It has no position bias. At the border of the image a window is moved inside instead of cut off, so only with zero
-    biases, and away from the border, the results are the same. `sliding_window_av` applies the weights that are added
-    after the softmax.
-
-    Args:
-        tensors: Those of `AggregatedAttentionInputs`, for their sizes.
-
-    Raises:
-        ImportError: NATTEN 0.20 or later is not installed.
-    """
-    from natten import na2d
-
-    inputs = AggregatedAttentionInputs(*tensors)
-    channels = inputs.query.shape[-1]
-    window_size = round(inputs.window_bias.shape[1] ** 0.5)
-    # Without a kernel for the device NATTEN runs FlexAttention, which takes powers of two.
-    head_dims = -(-channels // 8) * 8 if inputs.query.is_cuda else 1 << (channels - 1).bit_length()
-
-    def run(*tensors: Tensor) -> Tensor:
-        inputs = AggregatedAttentionInputs(*tensors)
-        query, key, value, *pooled = (F.pad(t, (0, head_dims - channels)) for t in inputs[:5])
-        pooled_key, pooled_value = (t.flatten(1, 2) for t in pooled)
-        output = na2d(
-            *(query, key, value, window_size),
-            scale=1.0,
-            additional_keys=pooled_key,
-            additional_values=pooled_value,
-        )
-        return output[..., :channels] + sliding_window_av(inputs.token_weights, inputs.value)
 
     return run

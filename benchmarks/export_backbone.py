@@ -15,17 +15,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import torch
-from measure import print_header, print_row
+from measure import print_header, print_row, sides_of, take_turns
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from onnxruntime import InferenceSession, SessionOptions
 from torch import nn
 
 from bioattn_mm import TransNeXt
-from bioattn_mm.export.formats import compile_package, runner_of
 from bioattn_mm.export.networks import Features, network_of
 from bioattn_mm.export.onnx_file import INPUT, write_onnx
 from bioattn_mm.export.program import trace, trace_portable
@@ -33,48 +32,29 @@ from bioattn_mm.export.quantization import quantize
 from bioattn_mm.runtime.backends import open_backend
 
 PRODUCTS = ('Gemm', 'MatMul', 'FusedMatMul', 'Conv', 'Einsum')
-TARGETS = (
-    'PyTorch bfloat16',
-    'onnxruntime',
-    'onnxruntime int8',
-    'OpenVINO',
-    'OpenVINO bfloat16',
-    'OpenVINO int8',
-    'AOTInductor',
-)
+ON_FILES = ('onnxruntime', 'onnxruntime int8', 'OpenVINO', 'OpenVINO bfloat16', 'OpenVINO int8')
+TARGETS = ('PyTorch bfloat16', *ON_FILES, 'AOTInductor')
 MAIN = 'onnxruntime'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--arch', default='tiny', help='of TransNeXt (default: %(default)s)')
-    parser.add_argument(
-        '--depths',
-        type=int,
-        nargs=4,
-        metavar='N',
-        help='blocks of each stage, to measure fewer: exporting takes minutes (default: all)',
-    )
-    parser.add_argument(
-        '--segmentor',
-        metavar='CONFIG',
-        help='measure the segmentor of a config, such as transnext/upernet_tiny_ade20k',
-    )
+    segmentor_help = 'measure the segmentor of a config, such as transnext/upernet_tiny_ade20k'
+    parser.add_argument('--segmentor', metavar='CONFIG', help=segmentor_help)
     parser.add_argument('--size', default='512x512', metavar='HxW', help='pixels (default: %(default)s)')
     parser.add_argument('--targets', nargs='+', choices=TARGETS, default=TARGETS, help='what runs (default: all)')
     parser.add_argument('--repeats', type=int, default=5, help='runs of each; the fastest counts (default: 5)')
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    size = tuple(int(side) for side in args.size.split('x'))
+    size = sides_of(args.size)
     if args.segmentor:
         config = Config.fromfile(Path(__file__).parents[1] / f'configs/{args.segmentor}.py')
         init_default_scope(config.default_scope)
         name, network = args.segmentor, network_of(MODELS.build(config.model), config)
     else:
-        arch = dict(TransNeXt.parse_arch(args.arch))
-        arch['depths'] = tuple(args.depths or arch['depths'])
-        name, network = f'TransNeXt-{args.arch}, blocks {arch["depths"]}', Features(TransNeXt(arch=arch))
+        name, network = f'TransNeXt-{args.arch}', Features(TransNeXt(args.arch))
     network = network.eval().requires_grad_(False)
     print(f'{name}, 1 x 3 x {size[0]} x {size[1]}, 1 thread\n')
     with tempfile.TemporaryDirectory() as folder:
@@ -105,13 +85,7 @@ def table(network: nn.Module, image: torch.Tensor, folder: Path, targets: tuple[
 
 
 class Files:
-    """The exported files of a network, each written when it is first needed.
-
-    Args:
-        network: In eval mode.
-        image: What it is run on.
-        folder: For the files.
-    """
+    """The exported files of a network in eval mode, each written when it is first needed, and run on an image."""
 
     def __init__(self, network: nn.Module, image: torch.Tensor, folder: Path) -> None:
         self._network, self._image, self._folder = network, image, folder
@@ -124,8 +98,9 @@ class Files:
             return self._in_bfloat16, None
         if target == 'AOTInductor':
             file = self._folder / 'model.aoti.pt2'
-            compile_package(trace(self._network, tuple(image.shape[2:]), for_inductor=True), file)
-            run = runner_of(file)
+            program = trace(self._network, tuple(image.shape[2:]))
+            torch._inductor.aoti_compile_and_package(program, package_path=str(file))
+            run = torch._inductor.aoti_load_package(str(file))
             return lambda: run(image), file
         file = self._int8() if 'int8' in target else self._onnx()
         backend = open_backend(target.split()[0].lower(), file, 1, device='cpu', bfloat16='bfloat16' in target)
@@ -156,31 +131,15 @@ class Files:
     def _int8(self) -> Path:
         file = self._folder / 'model_int8.onnx'
         if not file.is_file():
-            quantize(self._onnx(), file, Once({INPUT: self._array}))
+            inputs = iter([{INPUT: self._array}])  # to calibrate on
+            quantize(self._onnx(), file, SimpleNamespace(get_next=lambda: next(inputs, None)))
         return file
-
-
-class Once:
-    """One input to calibrate on."""
-
-    def __init__(self, inputs: dict[str, np.ndarray]) -> None:
-        self._inputs = inputs
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        """The input; None after it."""
-        inputs, self._inputs = self._inputs, None
-        return inputs
 
 
 def fastest(function: Callable[[], object], repeats: int) -> float:
     """Seconds of the processor of the fastest run, after one to warm up."""
     function()
-    seconds = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
+    return take_turns({'': function}, 'cpu', repeats, time.process_time)['']
 
 
 def share_of_products(events: list[dict]) -> float:

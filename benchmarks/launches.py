@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from importlib import import_module
 from unittest.mock import patch
 
 import torch
@@ -29,39 +28,29 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bioattn_mm.layers import aggregated_attention as layers
-from bioattn_mm.layers import half_precision
-from bioattn_mm.models import VARS, ConViT, GABViT, PerViT, TransNeXt
-from bioattn_mm.models.backbones import blocks
 from bioattn_mm.ops import backends
-from bioattn_mm.ops.registration import OPERATORS
-
-# The modules: their names in the subpackage are those of the operators.
-add_norm, gelu_pool = (import_module(f'bioattn_mm.ops.{name}') for name in ('add_norm', 'gelu_pool'))
+from bioattn_mm.ops.registration import RESULTS
+from bioattn_mm.systems.convit import ConViT
+from bioattn_mm.systems.gab import GABViT
+from bioattn_mm.systems.pervit import PerViT
+from bioattn_mm.systems.transnext import TransNeXt, blocks, half_precision
+from bioattn_mm.systems.transnext import attention as layers
+from bioattn_mm.systems.vars import VARS
 
 DEVICE = 'meta'
 WITHOUT_LAUNCH = {
     f'aten::{name}'
-    for name in (
-        '_unsafe_view',
-        'empty',
-        'empty_like',
-        'empty_strided',
-        'new_empty',
-        'new_empty_strided',
-        'lift_fresh',
-    )
+    for name in '_unsafe_view empty empty_like empty_strided new_empty new_empty_strided lift_fresh'.split()
 }
-LAYERS = (
-    *(f'TransNeXt-T stage {stage}' for stage in range(1, 5)),
-    'ConvGLU of TransNeXt-T stage 1',
-    'PerViT-T',
-    'VARS-S',
-    'VARS-D',
-    'VARS-SD',
-    'ConViT-Ti',
-    'GABViT-S',
-)
+BACKBONES = {
+    'VARS-S': partial(VARS, 'rvt-tiny', 'vars_s'),
+    'VARS-D': partial(VARS, 'rvt-tiny', 'vars_d'),
+    'VARS-SD': partial(VARS, 'rvt-tiny', 'vars_sd'),
+    'ConViT-Ti': partial(ConViT, 'tiny'),
+    'GABViT-S': partial(GABViT, 'small'),
+}
+GATE = 'ConvGLU of TransNeXt-T stage 1'
+LAYERS = (*(f'TransNeXt-T stage {stage}' for stage in range(1, 5)), GATE, 'PerViT-T', *BACKBONES)
 PASSES = ('forward, new size', 'forward, size seen before', 'forward + backward')
 # Kernels of operators that have several: of ours, tests count them (tests/ops/test_launches.py); of PyTorch's
 # LayerNorm, one for the gradient of the input and one for those of the parameters.
@@ -117,6 +106,10 @@ class LaunchCounter(TorchDispatchMode):
         """Number of launches, where operators with several kernels are known."""
         return sum(number * KERNELS.get(name, 1) for name, number in self.launches.items())
 
+    def by_operator(self) -> str:
+        """The launches of each operator, for a table."""
+        return ', '.join(f'{number} {operator}' for operator, number in self.launches.most_common())
+
 
 def tensors_of(arguments: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
@@ -137,15 +130,7 @@ def bytes_of(tensor: Tensor) -> int:
     return elements * tensor.element_size()
 
 
-def fused_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> Tensor:
+def fused_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None) -> Tensor:
     """PyTorch's attention as the operator that a GPU takes for any bias."""
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
@@ -190,20 +175,15 @@ def as_a_gpu_trains() -> Iterator[None]:
     ours, others = (torch.library.Library(name, 'IMPL') for name in ('bioattn_mm', 'aten'))
     try:
         # They have no kernels for the CPU. What tensors hold is not looked at here.
-        for name in ('add_norm', 'gelu_pool_norm'):
-            for kind, results in zip(('', '_backward'), OPERATORS[name]):
-                ours.impl(f'{name}{kind}', results, 'CPU')
+        for name in ('add_norm', 'add_norm_backward', 'gelu_pool_norm', 'gelu_pool_norm_backward'):
+            ours.impl(name, RESULTS[name], 'CPU')
         others.impl('_scaled_dot_product_efficient_attention', attention, 'CPU')
         others.impl('_scaled_dot_product_efficient_attention_backward', attention_backward, 'CPU')
         with ExitStack() as patches:
             for module, name, value in (
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
                 (F, 'scaled_dot_product_attention', fused_attention),
-                (add_norm, 'launches_take_time', lambda x: True),
-                (add_norm, 'why_not_norm', lambda x, name: None),
-                (gelu_pool, 'why_not_norm', lambda x, name: None),
-                (blocks, 'add_norm', partial(blocks.add_norm, backend='cpu')),
-                (layers, 'gelu_pool_norm', partial(layers.gelu_pool_norm, backend='cpu')),
+                (blocks, '_has_fused_norms', lambda x, dtype: True),
                 (layers, 'relative_bias_attention', partial(layers.relative_bias_attention, backend='reference')),
             ):
                 patches.enter_context(patch.object(module, name, value))
@@ -249,14 +229,7 @@ def layer_and_pass(name: str, batch: int, pixels: int) -> tuple[nn.Module, Calla
         backbone, stride = PerViT('tiny'), 16
         layer, arguments = backbone.blocks[0].attn, (backbone.distance_embedding,)
     else:
-        backbones = {
-            'VARS-S': partial(VARS, 'rvt-tiny', 'vars_s'),
-            'VARS-D': partial(VARS, 'rvt-tiny', 'vars_d'),
-            'VARS-SD': partial(VARS, 'rvt-tiny', 'vars_sd'),
-            'ConViT-Ti': partial(ConViT, 'tiny'),
-            'GABViT-S': partial(GABViT, 'small'),
-        }
-        layer, stride = backbones[system]().blocks[0].attn, 16
+        layer, stride = BACKBONES[system]().blocks[0].attn, 16
     length = -(-pixels // stride)
     embed_dims = layer.fc1.in_features if system == 'ConvGLU' else layer.proj.in_features
     x = torch.empty(batch, length, length, embed_dims, requires_grad=True)
@@ -286,20 +259,14 @@ def print_step(operators: bool) -> None:
     for name, counter in counts.items():
         print_row(name, counter.kernels())
         if operators:
-            print_row('', ', '.join(f'{number} {operator}' for operator, number in counter.launches.most_common()))
+            print_row('', counter.by_operator())
     print_row('all', sum(counter.kernels() for counter in counts.values()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        '--layers',
-        nargs='+',
-        choices=LAYERS,
-        default=LAYERS,
-        metavar='NAME',
-        help=f'of {", ".join(LAYERS)} (default: all)',
-    )
+    layers_help = f'of {", ".join(LAYERS)} (default: all)'
+    parser.add_argument('--layers', nargs='+', choices=LAYERS, default=LAYERS, metavar='NAME', help=layers_help)
     parser.add_argument('--sizes', type=int, nargs='+', default=[512, 1344], help='pixels a side (default: 512 1344)')
     parser.add_argument('--batch', type=int, default=1, help='images (default: 1)')
     parser.add_argument('--formulas', action='store_true', help='as in a build without CUDA')
@@ -323,11 +290,7 @@ def main() -> None:
                 launches, mebibytes = counter.launches.total(), counter.bytes / 2**20
                 print_row(name, pixels, pass_name, launches, f'{mebibytes:.1f}', f'{mebibytes / launches:.2f}')
                 if args.operators:
-                    print_row(
-                        '',
-                        '',
-                        ', '.join(f'{number} {operator}' for operator, number in counter.launches.most_common()),
-                    )
+                    print_row('', '', counter.by_operator())
 
 
 if __name__ == '__main__':

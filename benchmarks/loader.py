@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 import cv2
 import numpy as np
@@ -33,19 +33,17 @@ from mmengine.dataset import BaseDataset, pseudo_collate
 from mmengine.registry import DATASETS, DefaultScope
 from torch.utils.data import DataLoader
 
-from bioattn_mm.datasets.class_names import COCO_CATEGORIES
-from bioattn_mm.datasets.samplers import seed_everything
-from bioattn_mm.run_config.config import load_config
-from bioattn_mm.run_config.pipelines import find_datasets
+from bioattn_mm.data.mini.coco import CATEGORIES
+from bioattn_mm.data.samplers import seed_everything
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.pipelines import find_datasets
 
-# Name, config, and milliseconds for a step of 2 images of a GPU that computes 15e12 multiply-adds a second. A step on
-# COCO's crops of 1024 pixels, by Mask2Former, takes four times as long as one on ADE20K's of 512.
-RECIPES = (
-    ('COCO, Mask R-CNN', 'configs/transnext/mask_rcnn_tiny_coco.py', 80),
-    ('COCO, Mask2Former, jitter', 'configs/transnext/mask2former_tiny_coco.py', 4 * 31),
-    ('COCO, DINO', 'configs/transnext/dino_4scale_tiny_coco.py', 65),
-    ('ADE20K, UperNet', 'configs/transnext/upernet_tiny_ade20k.py', 98),
-)
+RECIPES = {
+    'COCO, Mask R-CNN': 'configs/transnext/mask_rcnn_tiny_coco.py',
+    'COCO, Mask2Former, jitter': 'configs/transnext/mask2former_tiny_coco.py',
+    'COCO, DINO': 'configs/transnext/dino_4scale_tiny_coco.py',
+    'ADE20K, UperNet': 'configs/transnext/upernet_tiny_ade20k.py',
+}
 PARTS = ('reading', 'decoding', 'annotations', 'resizing', 'flip and crop', 'colours', 'packing')
 # The part that a transform belongs to, by a part of its name.
 PART_OF = {
@@ -76,13 +74,13 @@ def main() -> None:
         make_coco(roots['coco'], args.images)
         make_ade20k(roots['ade'], args.images)
         print_header('', '', *PARTS, 'sending', 'worker', 'receiving', 'images a second of a core', 'ratio')
-        chosen = [each for each in RECIPES if any(word in each[0] for word in args.recipes)]
-        needs = [compare(*each, roots['ade' if 'ade20k' in each[1] else 'coco'], args.images) for each in chosen]
-    print('\n' + '\n'.join(needs))
+        for recipe, path in RECIPES.items():
+            if any(word in recipe for word in args.recipes):
+                compare(recipe, path, roots['ade' if 'ade20k' in path else 'coco'], args.images)
 
 
-def compare(recipe: str, path: str, step: float, root: Path, number: int) -> str:
-    """Print the rows of a recipe, with the upstream transforms and with ours; return what eight GPUs need."""
+def compare(recipe: str, path: str, root: Path, number: int) -> None:
+    """Print the rows of a recipe, with the upstream transforms and with ours."""
     host, ours = with_host_transforms(Config.fromfile(path)), load_config(path)
     if 'jitter' in recipe:  # as mmdet's config of Mask2Former has it
         host.train_dataloader.dataset.pipeline[0].to_float32 = True
@@ -97,9 +95,6 @@ def compare(recipe: str, path: str, step: float, root: Path, number: int) -> str
         cells = [f'{1e3 * part:.2f}' for part in (*(parts[part] for part in PARTS), sending, worker, receiving)]
         ratio = f'{next(iter(seconds.values())) / worker:.2f}x' if len(seconds) > 1 else ''
         print_row(recipe, name, *cells, f'{1 / worker:.0f}', ratio)
-    need = 2e3 / step
-    cores = ', '.join(f'{name} {8 * need * each:.1f}' for name, each in seconds.items())
-    return f'{recipe}: a GPU with steps of {step} ms takes {need:.0f} images a second; cores for eight: {cores}'
 
 
 def with_host_transforms(config: Config) -> Config:
@@ -220,7 +215,6 @@ def make_coco(root: Path, number: int) -> None:
     """Write images and instances in COCO's format; sizes of objects as in COCO, 40 % below 32 x 32 pixels."""
     rng = np.random.default_rng(0)
     height, width = SIZES['coco']
-    categories = [dict(id=id, name=name) for group in COCO_CATEGORIES.values() for id, name in group.items()]
     images, annotations = [], []
     for index in range(number):
         name = f'{index:012d}.jpg'
@@ -240,7 +234,7 @@ def make_coco(root: Path, number: int) -> None:
                 dict(
                     id=len(annotations) + 1,
                     image_id=index,
-                    category_id=int(rng.choice([each['id'] for each in categories])),
+                    category_id=int(rng.choice([each['id'] for each in CATEGORIES])),
                     iscrowd=0,
                     bbox=[left, top, right - left, bottom - top],
                     area=size**2,
@@ -249,7 +243,7 @@ def make_coco(root: Path, number: int) -> None:
             )
     path = root / 'annotations' / 'instances_train2017.json'
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(dict(images=images, annotations=annotations, categories=categories)))
+    path.write_text(json.dumps(dict(images=images, annotations=annotations, categories=CATEGORIES)))
 
 
 def make_ade20k(root: Path, number: int) -> None:

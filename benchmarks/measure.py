@@ -1,10 +1,11 @@
-"""What the benchmarks share: options, time and peak memory of a call on the CPU or a GPU, and tables in Markdown."""
+"""What the benchmarks share: options, models, time and peak memory of a call on the CPU or a GPU, Markdown tables."""
 
 import argparse
 import ctypes
 import gc
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -33,23 +34,33 @@ def gains(other: Measurement, ours: Measurement) -> tuple[str, str]:
     return f'{other.seconds / ours.seconds:.1f}x', memory
 
 
-def make_parser(description: str, repeats: int) -> argparse.ArgumentParser:
-    """A parser with the options of all benchmarks, --device and --repeats."""
+def make_parser(description: str, repeats: int, cpu_time: bool = False) -> argparse.ArgumentParser:
+    """A parser with --device and --repeats, which all benchmarks have, and --cpu-time for a busy machine."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'], help='default: %(default)s')
-    parser.add_argument(
-        '--repeats',
-        type=int,
-        default=repeats,
-        help='runs of each, of which the fastest counts (default: %(default)s)',
-    )
+    repeats_help = 'runs of each, of which the fastest counts (default: %(default)s)'
+    parser.add_argument('--repeats', type=int, default=repeats, help=repeats_help)
+    if cpu_time:
+        parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     return parser
+
+
+def clock_of(args: argparse.Namespace) -> Callable[[], float]:
+    """The clock that --cpu-time asks for."""
+    return time.process_time if getattr(args, 'cpu_time', False) else time.perf_counter
+
+
+def sides_of(size: str) -> tuple[int, int]:
+    """Height and width of 'N' or 'HEIGHTxWIDTH'."""
+    sides = [int(side) for side in size.split('x')]
+    return sides[0], sides[-1]
 
 
 def print_title(name: str, args: argparse.Namespace) -> None:
     """The line above the table: what is measured, and on what."""
-    threads = torch.get_num_threads()
-    print(f'{name}, float32, {args.device}, {threads} threads, fastest of {args.repeats}\n')
+    device = torch.cuda.get_device_name() if args.device == 'cuda' else f'{torch.get_num_threads()} threads'
+    seconds = ', seconds of the processor' if getattr(args, 'cpu_time', False) else ''
+    print(f'{name}, {device}, torch {torch.__version__}, fastest of {args.repeats}{seconds}\n')
 
 
 def print_header(*names: str) -> None:
@@ -61,6 +72,11 @@ def print_header(*names: str) -> None:
 def print_row(*cells: object) -> None:
     """A row of a table in Markdown."""
     print(f'| {" | ".join(map(str, cells))} |', flush=True)
+
+
+def autocast(device: str, dtype: torch.dtype) -> nullcontext | torch.autocast:
+    """Context of automatic mixed precision; of nothing in float32."""
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device, dtype)
 
 
 def training_step(module: nn.Module, *inputs: Tensor) -> Callable[[], None]:
@@ -81,23 +97,29 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measurement:
     """Run `function` `repeats` times; the fastest run, by `clock`, and the highest peak of memory count."""
-    seconds = []
     with PeakMemory(device) as peak:
-        for _ in range(repeats):
+        seconds = take_turns({'': function}, device, repeats, clock)['']
+    return Measurement(seconds, peak.mebibytes)
+
+
+def take_turns(
+    functions: dict[str, Callable[[], object]], device: str, repeats: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Seconds of the fastest run of each function; they run in turns, so that all see the machine alike."""
+    best = dict.fromkeys(functions, float('inf'))
+    for _ in range(repeats):
+        for name, function in functions.items():
             start = clock()
             function()
             if device == 'cuda':
                 torch.cuda.synchronize()
-            seconds.append(clock() - start)
-    return Measurement(min(seconds), peak.mebibytes)
+            best[name] = min(best[name], clock() - start)
+    return best
 
 
-def measure_layer(layer: nn.Module, x: Tensor, training: bool, args: argparse.Namespace) -> Measurement:
-    """A layer after a warm-up: forward in eval mode, or forward and backward in train mode."""
-    layer.train(training)
-    run = training_step(layer, x) if training else torch.no_grad()(lambda: layer(x))
-    run()
-    return measure(run, args.device, args.repeats)
+def measure_with(args: argparse.Namespace, function: Callable[[], object]) -> Measurement:
+    """`measure` on the device, as often and by the clock that the options say."""
+    return measure(function, args.device, args.repeats, clock_of(args))
 
 
 class PeakMemory:

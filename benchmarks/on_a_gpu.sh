@@ -4,8 +4,9 @@
 # fails or takes too long is named there, what it had measured stays in RESULTS/STEP.part.md, and the next one starts.
 # Started again with the same RESULTS, it does what is not done.
 #
-# usage: benchmarks/on_a_gpu.sh RESULTS [--device cuda|cpu] [--tiny] [--minutes N] [--list]
+# usage: benchmarks/on_a_gpu.sh RESULTS [--device cuda|cpu] [--authors FOLDER] [--tiny] [--minutes N] [--list]
 #   --device cpu   a stand-in without a GPU, in float32, without CUDA graphs
+#   --authors F    the authors' backbone beside ours, from a checkout of their repository: benchmarks/against_authors.py
 #   --tiny         small shapes, one run of each: whether everything runs, not how fast
 #   --minutes N    start no step later, and end the last one then (default: 25)
 #   --list         print the steps, and run none
@@ -18,10 +19,11 @@ usage() {
     exit 2
 }
 
-results='' device=cuda tiny='' minutes=25 list=''
+results='' device=cuda authors='' tiny='' minutes=25 list=''
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=${2:-} && shift ;;
+        --authors) authors=${2:-} && shift ;;
         --minutes) minutes=${2:-} && shift ;;
         --tiny) tiny=yes ;;
         --list) list=yes ;;
@@ -34,6 +36,7 @@ done
 [[ $device =~ ^(cpu|cuda)$ ]] || usage "--device must be cpu or cuda, got $device"
 [[ $minutes =~ ^[1-9][0-9]*$ ]] || usage "--minutes must be a whole number from 1 on, got $minutes"
 results=$(realpath --canonicalize-missing "$results")
+[ -z "$authors" ] || authors=$(realpath --canonicalize-missing "$authors")
 cd "$(dirname "$0")/.."
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 python=${PYTHON:-python}
@@ -98,7 +101,7 @@ paper=("$python" benchmarks/transnext_tables.py --device "$device")
 whole=("$python" benchmarks/whole_step.py)
 alone=("$python" benchmarks/ops.py --device "$device")
 if [ -n "$tiny" ]; then
-    check=(--operators gated_convolution --no-times)
+    check=(--operators gated_convolution)
     small=(--batch 1 --sizes 64x64) large=(--batch 1 --sizes 64x96) compile=(--compile aot_eager)
     swin+=(--repeats 1)
     paper+=(--repeats 1 --batch 1 --training-batch 2 --models Swin-T TransNeXt-Tiny)
@@ -116,7 +119,7 @@ if [ "$device" = cuda ]; then
     ways=(--ways '' '--amp bfloat16' '--amp bfloat16 --cuda-graphs')
 else
     # Without instructions for bfloat16 a CPU emulates it, and compiling FlexAttention takes minutes.
-    half=(--dtypes float32) others=(--baselines FlexAttention-eager formulas-compiled NATTEN)
+    half=(--dtypes float32) others=(--baselines FlexAttention-eager formulas-compiled)
     ways=(--ways '')
 fi
 
@@ -126,6 +129,12 @@ step eager_800x1344 90 "${swin[@]}" "${large[@]}" "${half[@]}" --by-kernel
 if [ "$device" = cuda ]; then
     step cuda_graphs_512 90 "${swin[@]}" "${small[@]}" "${half[@]}" --cuda-graphs
     step cuda_graphs_800x1344 90 "${swin[@]}" "${large[@]}" "${half[@]}" --cuda-graphs
+fi
+if [ -n "$authors" ]; then
+    theirs=("$python" benchmarks/against_authors.py "$authors" --device "$device")
+    [ "$device" = cuda ] && both=(float16 float32) || both=(float32)
+    step authors_512 60 "${theirs[@]}" "${small[@]}" --dtypes "${both[@]}"
+    step authors_800x1344 90 "${theirs[@]}" "${large[@]}" --dtypes "${both[@]}"
 fi
 step whole_step 360 "${whole[@]}" "${ways[@]}"
 step tests 240 "$python" -m pytest -p no:cacheprovider --needs GPU --needs 'CUDA operators' \

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """Trainings on real data: one command a row of docs/results.md, which goes on where it was interrupted.
 
-A row is a model, its data and how it is tested (`results_rows.py`), with a run for each seed. A run unpacks its data
-from the archive, trains with tools/train.py --resume, tests, and writes what it measured as JSON into
-benchmarks/results; a run that is there as finished is not repeated. Of several rows, first all runs of the first seed
-are made, then those of the next.
+A row is a model, its data and how it is tested (`results/rows.yaml`), with a run for each seed. A run unpacks its
+data from the archive, trains with tools/train.py --resume, tests, and puts what it measured into the file of its data
+set in benchmarks/results; a run that is there as finished is not repeated. Of several rows, first all runs of the
+first seed are made, then those of the next.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import fnmatch
 import json
 import os
 import platform
+import re
 import resource
 import shlex
 import shutil
@@ -23,54 +24,47 @@ import tarfile
 from pathlib import Path
 from statistics import mean
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
+import numpy as np
 import torch
 from mmengine.config import Config
-from results_page import TRAINED, read_record, record_path, state_of, write_page
-from results_rows import (
-    BIAS_MODES,
-    CORRUPTION_SEVERITY,
-    DATA,
-    GROUPS,
-    ROWS,
-    SAMPLE_STEP,
-    SIZES,
-    THIN_CLASSES,
-    THIN_MIOU,
-    Row,
-    at,
-)
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from results_page import TRAINED, read_record, state_of, write_page, write_record
+from results_rows import DATA, GROUPS, ROWS, Row
 
-from bioattn_mm.analysis.training_log import TrainingLog
 from bioattn_mm.cli.command_line import run_tool
-from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import read_json, write_json
+from bioattn_mm.runtime.files import read_json
+from bioattn_mm.training.checkpoints import latest_checkpoint
+from bioattn_mm.training.health import is_step, read_lines
 
 ROOT = Path(__file__).resolve().parents[1]
-# Seconds between two looks at how far a training has come.
-INTERVAL = 60
-MAX_POINTS = 40  # of a curve of losses
+INTERVAL = 60  # seconds between two looks at how far a training has come
+MAX_POINTS = 40  # the most points of a curve of losses
+# Every tenth of CIFAR-10's test images is tested many times, under corruptions and at several sizes.
+SAMPLE_STEP = 10
+SIZES = ('96', '144', '192', '288')
+BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
+CORRUPTION_SEVERITY = '3'
+# A box counts from this score on, and matches an object from this IoU on.
+MIN_SCORE, MIN_IOU = 0.3, 0.5
+# Classes of CamVid whose objects are a few pixels wide, which are learned last.
+THIN_CLASSES = ('pole', 'sign symbol', 'fence', 'pedestrian', 'bicyclist')
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        'rows',
-        nargs='*',
-        metavar='ROW',
-        help="rows by name or pattern, such as 'cifar10-*', or a section of the page by the name in its command",
-    )
+    row_help = "rows by name or pattern, such as 'cifar10-*', or a section of the page by the name in its command"
+    parser.add_argument('rows', nargs='*', metavar='ROW', help=row_help)
     parser.add_argument('--list', action='store_true', help='print the rows and how far each of their runs has come')
-    parser.add_argument('--table', action='store_true', help='write docs/results.md and its pictures from the JSON')
-    parser.add_argument('--data', metavar='FOLDER', help='folder of the archives; needed until they are unpacked')
     parser.add_argument(
-        '--work-dir',
-        default='work_dirs/results',
-        metavar='DIR',
-        help='folder for unpacked data, logs and checkpoints (default: %(default)s)',
+        '--table', action='store_true', help='write docs/results.md and its pictures from the records'
     )
+    parser.add_argument('--data', metavar='FOLDER', help='folder of the archives; needed until they are unpacked')
+    work_dir_help = 'folder for unpacked data, logs and checkpoints (default: %(default)s)'
+    parser.add_argument('--work-dir', default='work_dirs/results', metavar='DIR', help=work_dir_help)
     parser.add_argument('--seeds', type=int, nargs='+', metavar='N', help="these seeds alone (default: the row's)")
     parser.add_argument('--note', default='', help='what to know of the machine, such as "beside other work"')
     return parser.parse_args()
@@ -84,11 +78,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     failed = False
     for row, seed in sorted(runs, key=lambda run: run[1]):
-        if state_of(read_record(row.name, seed)) == 'finished':
-            print(f'{row.name}, seed {seed}: finished before, see {record_path(row.name, seed)}')
+        if state_of(read_record(row, seed)) == 'finished':
+            print(f'{row.name}, seed {seed}: finished before, see benchmarks/results/{row.data}.json')
             continue
         place = Path(args.work_dir).absolute()
-        prepare(row.data, place, args.data)
+        prepare(row.data, place / 'data' / row.data, Path(args.data or '.'))
         try:
             Run(row, seed, place, args.note).go()
         except InputError as error:  # the other rows go on
@@ -97,13 +91,12 @@ def main() -> None:
     if args.list:
         for row in ROWS.values():
             for seed in row.seeds:
-                print(f'{row.name:34} seed {seed}  {state_of(read_record(row.name, seed))}')
+                print(f'{row.name:34} seed {seed}  {state_of(read_record(row, seed))}')
     if args.table:
         print(*write_page(ROOT / 'docs'), sep='\n')
     if not (runs or args.list or args.table):
         raise InputError(f'name a row, --list or --table; rows: {", ".join(ROWS)}')
-    if failed:
-        sys.exit(1)
+    sys.exit(failed)
 
 
 def matching(pattern: str) -> list[Row]:
@@ -115,16 +108,12 @@ def matching(pattern: str) -> list[Row]:
     return rows
 
 
-def prepare(name: str, place: Path, archives: str | None) -> None:
-    """Unpack a data set into `place/data/NAME`, if it is not there.
-
-    Raises:
-        InputError: There is no archive.
-    """
-    data, folder = DATA[name], place / 'data' / name
+def prepare(name: str, folder: Path, archives: Path) -> None:
+    """Unpack a data set into a folder, if it is not there."""
+    data = DATA[name]
+    archive = archives / data.archive
     if folder.is_dir():
         return
-    archive = Path(archives or '.', data.archive)
     if not archive.is_file():
         raise InputError(
             f'no {archive}, an archive of {data.folder or "."} with {data.layout}: name its folder with --data; '
@@ -137,37 +126,31 @@ def prepare(name: str, place: Path, archives: str | None) -> None:
     with tarfile.open(archive) as file:
         file.extractall(partial, filter='data')
     inside = partial / data.folder
-    if data.num_val:
-        for of_class in sorted((inside / 'train').iterdir()):
-            place_of_val = inside / 'val' / of_class.name
-            place_of_val.mkdir(parents=True)
-            for image in sorted(of_class.iterdir())[-data.num_val :]:
-                image.rename(place_of_val / image.name)
+    for of_class in sorted((inside / 'train').iterdir()) if data.num_val else ():
+        (inside / 'val' / of_class.name).mkdir(parents=True)
+        for image in sorted(of_class.iterdir())[-data.num_val :]:
+            image.rename(inside / 'val' / of_class.name / image.name)
     inside.rename(folder)
     shutil.rmtree(partial, ignore_errors=True)
 
 
 class Run:
-    """One seed of a row: training, tests, and the record of both.
+    """One seed of a row: training, tests, and the record of both, with a note of the machine.
 
-    Args:
-        row: The row.
-        seed: The seed.
-        place: Folder of data and runs, in which the tools are run.
-        note: What the record says of the machine.
+    The tools run in `place`, the folder of data and runs.
     """
 
     def __init__(self, row: Row, seed: int, place: Path, note: str) -> None:
         self.row, self.seed, self.place = row, seed, place
-        self.folder = Path('runs', f'{row.name}-seed{seed}')  # from `place`
+        self.folder = Path('runs', f'{row.name}-seed{seed}')  # relative to `place`
         self.metric = next(iter(next(group for group in GROUPS if row in group.rows).metrics))
-        self.path = record_path(row.name, seed)
-        self.record = read_record(row.name, seed) or dict(
-            row=row.name, seed=seed, state='began', config=row.config, processor_hours=0.0
+        config, *options = row.config.split()
+        self.record = read_record(row, seed) or dict(
+            row=row.name, seed=seed, state='began', config=config, processor_hours=0.0
         )
         # A config of this checkout by its path, and one that the package has by its name.
-        config = str(ROOT / row.config) if row.config.endswith('.py') else row.config
-        options = [option.format(data=f'data/{row.data}') for option in row.options]
+        config = str(ROOT / config) if config.endswith('.py') else config
+        options += [option.format(data=f'data/{row.data}') for option in row.options]
         self.training = ['train', config, *options, '--seed', str(seed), '--work-dir', str(self.folder), '--resume']
         self.record.update(
             command=shlex.join(['bioattn', *self.training]).replace(f'{ROOT}/', ''), hardware=hardware(note)
@@ -177,10 +160,10 @@ class Run:
         """Train and test, and write the record whenever there is something new; what is in it is not done again."""
         begun = latest_checkpoint(self.place / self.folder) is not None
         if not begun:
-            self.record.update(processor_hours=0.0)  # of a run on another machine, which does not go on here
+            self.record.update(processor_hours=0.0)  # a run on another machine does not go on here
         if not begun or state_of(self.record) != TRAINED:
             self.record.update(metrics={}, tested=[])
-            self.run('training.log', *self.training)
+            self.run(*self.training)
         # The paths are seen from the folder that the tools run in, as those of the data in the config are.
         checkpoint = str(self.folder / Path(latest_checkpoint(self.place / self.folder)).name)
         config = str(next((self.place / self.folder).glob('*.py')).relative_to(self.place))
@@ -190,25 +173,16 @@ class Run:
                 self.write(metrics=metrics, tested=[*self.record['tested'], kind])
         self.write(state='finished')
 
-    def run(self, log: str, *arguments: str) -> None:
-        """Run a tool to its end, its output in a file.
-
-        Raises:
-            InputError: It failed.
-        """
-        (self.place / self.folder).mkdir(parents=True, exist_ok=True)
-        path = self.place / self.folder / log
-        print(f'{self.row.name}, seed {self.seed}: {arguments[0]}, see {path}', flush=True)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    def run(self, tool: str, *arguments: str) -> None:
+        """Run a tool to its end, its output in a file of its name; raise an `InputError` if it fails."""
+        path = self.place / self.folder / f'{tool}.log'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        print(f'{self.row.name}, seed {self.seed}: {tool}, see {path}', flush=True)
+        command = [sys.executable, '-c', 'from bioattn_mm.cli.main import main; main()', tool, *arguments]
         environment = dict(os.environ, PYTHONPATH=f'{ROOT}{os.pathsep}{os.environ.get("PYTHONPATH", "")}')
+        before = processor_hours()
         with path.open('a', encoding='utf-8') as file:
-            process = subprocess.Popen(
-                [sys.executable, '-c', 'from bioattn_mm.cli.main import main; main()', *arguments],
-                cwd=self.place,
-                env=environment,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+            process = subprocess.Popen(command, cwd=self.place, env=environment, stdout=file, stderr=file)
             try:
                 while process.poll() is None:
                     try:
@@ -216,92 +190,95 @@ class Run:
                     except subprocess.TimeoutExpired:
                         self.note_progress()
             finally:
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait()
-                after = resource.getrusage(resource.RUSAGE_CHILDREN)
-                seconds = sum(getattr(after, key) - getattr(before, key) for key in ('ru_utime', 'ru_stime'))
-                self.record['processor_hours'] = round(self.record['processor_hours'] + seconds / 3600, 4)
+                process.terminate()
+                process.wait()
+                hours = self.record['processor_hours'] + processor_hours() - before
+                self.record['processor_hours'] = round(hours, 4)
                 self.note_progress()
         if process.returncode:
-            lines = path.read_text(encoding='utf-8', errors='replace').strip().splitlines()
-            reason = lines[-1] if lines else 'see its log'
-            raise InputError(f'{self.row.name}, seed {self.seed}: {arguments[0]} failed: {reason}')
+            lines = path.read_text(encoding='utf-8', errors='replace').strip().splitlines() or ['see its log']
+            raise InputError(f'{self.row.name}, seed {self.seed}: {tool} failed: {lines[-1]}')
 
     def note_progress(self) -> None:
         """Write how far the training has come, if it has begun."""
         folder = self.place / self.folder
-        configs = list(folder.glob('*.py'))
-        try:
-            log = TrainingLog.read(str(folder / 'steps.jsonl'))
-        except InputError:
+        log = folder / 'steps.jsonl'
+        lines = list(read_lines(log)) if log.is_file() else []
+        steps = [line for line in lines if is_step(line)]
+        if not steps:
             return
-        config = Config.fromfile(configs[0])
-        losses, times = log.training['loss'], log.training['time']
-        done = max(losses)
+        config = Config.fromfile(next(folder.glob('*.py')))
+        losses = [[line['step'], round(line['loss'], 4)] for line in steps if line.get('loss') is not None]
+        done = steps[-1]['step']
         self.write(
             iterations=done,
             of_iterations=config.train_cfg.max_iters,
             images_seen=done * config.train_dataloader.batch_size,
-            hours=round(sum(times.values()) / 3600, 3),
-            curve=[[step, round(value, 3)] for step, value in log.validation.get(self.metric, {}).items()],
-            losses=[[step, round(losses[step], 4)] for step in sorted(losses)[:: max(1, len(losses) // MAX_POINTS)]],
+            hours=round(sum(line['time'] for line in steps) / 3600, 3),
+            curve=[
+                [line['step'], round(line[self.metric], 3)] for line in lines if line.get(self.metric) is not None
+            ],
+            losses=losses[:: max(1, len(losses) // MAX_POINTS)],
         )
 
     def write(self, **entries: object) -> None:
         """Write the record with new entries."""
         self.record.update(entries)
-        write_json(self.path, self.record, indent=None)
+        write_record(self.row, self.seed, self.record)
+
+    def empty(self, name: str) -> Path:
+        """A folder of the run to write into, without what a test that was interrupted has left in it."""
+        shutil.rmtree(self.place / self.folder / name, ignore_errors=True)
+        return self.folder / name
 
     def test_images(self, config: str, checkpoint: str, *options: str) -> dict[str, float]:
         """The metrics of the test set."""
-        out = self.folder / 'test'
-        self.run('test.log', 'test', config, checkpoint, '--work-dir', str(out), *options)
-        written = max((self.place / out).glob('*/*.json'), key=lambda path: path.stat().st_mtime)
+        out = self.empty('test')
+        self.run('test', config, checkpoint, '--work-dir', str(out), *options)
+        (written,) = (self.place / out).glob('*/*.json')
         metrics = read_json(written, 'test again')
         return {name: round(value, 4) for name, value in metrics.items() if 'time' not in name}
 
     def false_detections(self, config: str, checkpoint: str) -> dict[str, float]:
         """Draw the test images, truth beside prediction, and count objects that are not there or were not found."""
-        drawn = self.folder / 'drawn'
-        shutil.rmtree(self.place / drawn, ignore_errors=True)  # of a test that was interrupted
-        self.test_images(config, checkpoint, '--show-dir', str(drawn))
-        classes = self.confusion_of_classes(config, checkpoint)
-        return {name: sum(each[name] for each in classes) for name in ('false_alarms', 'missed')}
+        out = self.empty('boxes')
+        options = ('--show-dir', str(self.empty('drawn')))
+        self.test_images(config, checkpoint, *options, '--cfg-options', f'test_evaluator.outfile_prefix={out}/test')
+        truth = COCO(str(self.place / Config.fromfile(self.place / config).test_evaluator.ann_file))
+        matching = COCOeval(truth, truth.loadRes(str(self.place / out / 'test.bbox.json')), 'bbox')
+        matching.params.iouThrs, matching.params.useCats = [MIN_IOU], 0
+        matching.evaluate()
+        found = dict(false_alarms=0, missed=0)
+        for image in matching.evalImgs:
+            if image and image['aRng'] == matching.params.areaRng[0]:
+                counted = (np.array(image['dtScores']) >= MIN_SCORE) & ~image['dtIgnore'][0]
+                matched = np.isin(image['dtIds'], image['gtMatches'][0])
+                found['false_alarms'] += int((counted & ~matched).sum())
+                found['missed'] += int((image['gtIgnore'] == 0).sum() - (counted & matched).sum())
+        return found
 
     def thin_things(self, config: str, checkpoint: str) -> dict[str, float]:
-        """The mean IoU of the classes whose objects are a few pixels wide."""
-        classes = self.confusion_of_classes(config, checkpoint)
-        return {THIN_MIOU: round(mean(each['IoU'] for each in classes if each['class'] in THIN_CLASSES), 4)}
-
-    def confusion_of_classes(self, config: str, checkpoint: str) -> list[dict]:
-        """What the confusion matrix of the test images says of each class."""
-        out = self.folder / 'confusion'
-        shutil.rmtree(self.place / out, ignore_errors=True)  # of a test that was interrupted
-        self.run('confusion.log', 'confusion-matrix', config, checkpoint, '--out', str(out))
-        return read_json(self.place / out / 'confusion_matrix.json', 'test again')['classes']
+        """The mean IoU of classes with objects of a few pixels in width, from the table that mmseg logs in a test."""
+        (log,) = (self.place / self.folder / 'test').glob('*/*.log')
+        rows = re.findall(rf'\|\s*({"|".join(THIN_CLASSES)})\s*\|\s*([\d.]+)', log.read_text(encoding='utf-8'))
+        return {'thin mIoU': round(mean(float(iou) for _, iou in rows), 4)}
 
     def official(self, config: str, checkpoint: str) -> dict[str, float]:
         """What COCO's own packages make of the predictions, written in the official format of results."""
-        out = self.folder / 'official'
-        (self.place / out).mkdir(exist_ok=True)
+        out = self.empty('official')
+        (self.place / out).mkdir()
         evaluators = Config.fromfile(self.place / config).test_evaluator
-        names = [f'test_evaluator.{index}' for index in range(len(evaluators))]
-        names = names if isinstance(evaluators, list) else ['test_evaluator']
-        options = [f'{name}.outfile_prefix={out}/results' for name in names]
+        places = [f'.{index}' for index in range(len(evaluators))] if isinstance(evaluators, list) else ['']
+        options = [f'test_evaluator{place}.outfile_prefix={out}/results' for place in places]
         self.test_images(config, checkpoint, '--cfg-options', *options)
-        found = {}
-        annotations = f'data/{self.row.data}/annotations'
+        found, annotations = {}, f'data/{self.row.data}/annotations'
         for results in sorted((self.place / out).glob('results.*.json')):
-            kind = results.name.split('.')[1]
-            of_kind = 'panoptic' if kind == 'panoptic' else 'instances'
-            command = [str(ROOT / 'benchmarks/official_evaluation.py'), f'{annotations}/{of_kind}_train2017.json']
-            command.append(str(results))
-            if kind == 'panoptic':
+            panoptic = results.name == 'results.panoptic.json'
+            truth = f'{annotations}/{"panoptic" if panoptic else "instances"}_train2017.json'
+            command = [sys.executable, str(ROOT / 'benchmarks/official_evaluation.py'), truth, str(results)]
+            if panoptic:
                 command += ['--segments', f'{annotations}/panoptic_train2017', f'{out}/results.panoptic']
-            process = subprocess.run(
-                [sys.executable, *command], cwd=self.place, stdout=subprocess.PIPE, text=True, check=False
-            )
+            process = subprocess.run(command, cwd=self.place, stdout=subprocess.PIPE, text=True, check=False)
             if process.returncode:
                 raise InputError(f'{self.row.name}: official_evaluation.py failed, see the lines above')
             found |= {f'official {name}': round(value, 4) for name, value in json.loads(process.stdout).items()}
@@ -320,22 +297,26 @@ class Run:
 
     def corruptions(self, config: str, checkpoint: str) -> dict[str, float]:
         """The accuracy under corruptions, and its mean."""
-        out = self.folder / 'corruptions'
-        severity = str(CORRUPTION_SEVERITY)
-        config = self.sample(config)
-        self.run('corruptions.log', 'robustness', config, checkpoint, '--severities', severity, '--out', str(out))
-        (found,) = read_json(self.place / out / 'robustness.json', 'test again')['models']
+        options = ('--severities', CORRUPTION_SEVERITY, '--out', str(self.folder / 'corruptions'))
+        self.run('robustness', self.sample(config), checkpoint, *options)
+        (found,) = read_json(self.place / self.folder / 'corruptions/robustness.json', 'test again')['models']
         return {name: round(found[name], 4) for name in ('clean', 'mPC', 'rPC')} | found['corruptions']
 
     def sizes(self, config: str, checkpoint: str) -> dict[str, float]:
         """The accuracy at several sizes, with each of TransNeXt's position biases."""
-        out = self.folder / 'sizes'
-        shutil.rmtree(self.place / out, ignore_errors=True)  # of a test that was interrupted
-        options = ('--sizes', *map(str, SIZES), '--modes', *BIAS_MODES, '--out', str(out))
-        self.run('sizes.log', 'benchmark-extrapolation', self.sample(config), checkpoint, *options)
+        out = self.empty('sizes')
+        options = ('--sizes', *SIZES, '--modes', *BIAS_MODES, '--out', str(out))
+        self.run('benchmark-extrapolation', self.sample(config), checkpoint, *options)
         with (self.place / out / 'table.csv').open(encoding='utf-8') as file:
             lines = list(csv.DictReader(file))
-        return {at(int(line['size']), line['bias_mode']): round(float(line['value']), 4) for line in lines}
+        modes = [f', {line["bias_mode"]}' if line['bias_mode'] else '' for line in lines]
+        return {f'top-1 at {line["size"]}{mode}': round(float(line['value']), 4) for line, mode in zip(lines, modes)}
+
+
+def processor_hours() -> float:
+    """What the tools that have ended took of the processor."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (usage.ru_utime + usage.ru_stime) / 3600
 
 
 def hardware(note: str) -> str:

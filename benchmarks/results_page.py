@@ -1,5 +1,8 @@
-"""docs/results.md: what was measured on real data, made from the JSON that `results.py` has written."""
+"""docs/results.md: what was measured on real data, made from the records that `results.py` has written."""
 
+import fcntl
+import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
@@ -7,7 +10,7 @@ from statistics import mean
 from matplotlib.figure import Figure
 from results_rows import DATA, GROUPS, Difference, Group, Row
 
-from bioattn_mm.files import read_json
+from bioattn_mm.runtime.files import atomic_write, read_json
 
 RECORDS = Path(__file__).resolve().parent / 'results'
 TRAINED = 'trained, not tested'
@@ -17,10 +20,7 @@ Records = dict[tuple[str, int], dict]
 INTRODUCTION = """\
 # Results on real data
 
-Models trained from random weights on data sets that fit on a small machine. This page and its pictures are made by
-`python benchmarks/results.py --table` from the records in `benchmarks/results`, one file a run.
-A run that has not finished says how far it came, and goes on with the command that began it, which stands above its
-table; one row alone is named by its first column:
+You compare backbones trained from random weights under the same conditions, and run any row again.
 
 ```bash
 python benchmarks/results.py --list
@@ -28,33 +28,47 @@ python benchmarks/results.py cifar10-convit-005 --data archives
 python benchmarks/results.py --table
 ```
 
-What a run calls is in its record: `bioattn train` with all options. `archives` is a folder with what is needed of
+You name a row or a section; a run goes on where it was interrupted. The last command writes this page from
+`benchmarks/results`, which has each run's `bioattn train` command. `archives` is a folder with
 
+|archive|holds|from|
+|---|---|---|
 {archives}
 
-The sets are small and the trainings short: they compare models under the same conditions, and say little of what a
-model reaches when it is trained to the end. Figures are means over seeds, with the lowest and the highest in brackets
-where there are several. Processor hours are of the training and the tests of a run; the clock's, which other work on
-a machine makes longer, are in the records. They were measured on
+Trainings are short and say nothing of longer ones. Figures are means over seeds, with the range. Processor hours are
+of training and tests, on
 {machines}.
 """
 
 
-def record_path(row: str, seed: int) -> Path:
-    """The file of a run."""
-    return RECORDS / f'{row}-seed{seed}.json'
+def read_file(path: Path) -> dict[str, dict]:
+    """The records of a file, by their names."""
+    return read_json(path, 'take it from the repository again') if path.exists() else {}
 
 
-def read_record(row: str, seed: int) -> dict | None:
+def read_record(row: Row, seed: int) -> dict | None:
     """What was measured in a run; None if it has not begun."""
-    path = record_path(row, seed)
-    return read_json(path, 'remove it, and run the row again') if path.exists() else None
+    return read_file(RECORDS / f'{row.data}.json').get(f'{row.name}-seed{seed}')
+
+
+def write_record(row: Row, seed: int, record: dict) -> None:
+    """Put a record into its file, in which other processes may write others at the same time."""
+    path = RECORDS / f'{row.data}.json'
+    folder = os.open(RECORDS, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        records = read_file(path) | {f'{row.name}-seed{seed}': record}
+        lines = [f'{json.dumps(name)}: {json.dumps(records[name])}' for name in sorted(records)]
+        with atomic_write(path) as file:
+            file.write(('{\n' + ',\n'.join(lines) + '\n}\n').encode())
+    finally:
+        os.close(folder)
 
 
 def read_records() -> Records:
     """All records of the rows that there are."""
-    runs = ((row.name, seed) for group in GROUPS for row in group.rows for seed in row.seeds)
-    return {run: record for run in runs if (record := read_record(*run)) is not None}
+    runs = ((row, seed) for group in GROUPS for row in group.rows for seed in row.seeds)
+    return {(row.name, seed): record for row, seed in runs if (record := read_record(row, seed))}
 
 
 def state_of(record: dict | None) -> str:
@@ -67,7 +81,7 @@ def state_of(record: dict | None) -> str:
         return 'began'
     if record['iterations'] == record['of_iterations']:
         return TRAINED
-    return f'came to iteration {record["iterations"]:,} of {record["of_iterations"]:,}'
+    return f'iteration {record["iterations"]:,}/{record["of_iterations"]:,}'
 
 
 def write_page(docs: Path) -> list[Path]:
@@ -87,70 +101,67 @@ def page_text(records: Records) -> str:
     """The page."""
     machines = sorted({record['hardware'] for record in records.values()})
     archives = '\n'.join(
-        f'- `{data.archive}`, {data.title}: {f"`{data.folder}` with " if data.folder else ""}{data.layout}; from '
-        f'{data.source}'
+        f'|`{data.archive}`|{data.title}: {data.folder and f"`{data.folder}` with "}{data.layout}|{data.source}|'
         for data in DATA.values()
     )
     parts = [INTRODUCTION.format(archives=archives, machines='; '.join(machines) or 'no machine yet')]
-    parts += [section(group, records) for group in GROUPS]
-    return '\n'.join(parts)
+    return '\n'.join(parts + [section(group, records) for group in GROUPS])
 
 
 def section(group: Group, records: Records) -> str:
     """A heading with the table, curves and claim of a group."""
-    command = f'python benchmarks/results.py {group.name} --data archives'
-    lines = [f'## {group.title}', '', group.text, '', f'`{command}`', '']
-    if any((row.name, seed) in records for row in group.rows for seed in row.seeds):
+    runs = [run for row in group.rows for seed in row.seeds if (run := records.get((row.name, seed)))]
+    lines = [f'## {group.title}', '', group.text, '', f'`{group.name}`: {costs(runs) if runs else "not run yet."}']
+    if runs:
         metrics = [name for name in group.metrics if any(values(row, name, records) for row in group.rows)]
-        labels = [group.metrics[name] for name in metrics]
-        head = ('row', 'model', 'config', 'images a run', 'processor hours', *labels, 'state')
-        lines += [f'| {" | ".join(head)} |', '| --- ' * len(head) + '|']
-        lines += [f'| {" | ".join(cells(row, metrics, records))} |' for row in group.rows]
+        table = [('model', *(group.metrics[name] for name in metrics), 'state')]
+        table += [cells(row, metrics, records) for row in group.rows]
+        if all(state == 'finished' for *_, state in table[1:]):
+            table = [row[:-1] for row in table]
+        if len(metrics) > 6:
+            table = list(zip(*table))
+        table.insert(1, ['---'] * len(table[0]))
+        lines += ['', *(f'|{"|".join(row)}|' for row in table)]
         if curves_of(group, records):
             label = next(iter(group.metrics.values()))
-            lines += ['', f'![{label} on the validation images over the iterations]({picture_of(group)})']
-    else:
-        lines += [f'Not run yet: {", ".join(f"`{row.name}`" for row in group.rows)}.']
+            lines += ['', f'![{label}]({picture_of(group)})']
     if group.claim:
-        lines += ['', f"Claim: {group.claim} Seen, in points of each seed's difference:", '']
+        lines += ['', f'Claim: {group.claim} Measured, in points:', '']
         lines += [f'- {seen(difference, group, records)}' for difference in group.differences]
     return '\n'.join([*lines, ''])
 
 
+def costs(runs: list[dict]) -> str:
+    """How many images and processor hours a run took, from the least to the most."""
+    images = [run.get('images_seen', 0) for run in runs]
+    # A run in progress has 0 hours until its first tool has ended.
+    hours = [run['processor_hours'] for run in runs if run['processor_hours']] or [0]
+    texts = [f'{min(images):,}', f'{max(images):,}'], [f'{min(hours):.2f}', f'{max(hours):.2f}']
+    images, hours = (' to '.join(dict.fromkeys(text)) for text in texts)
+    return f'{images} images, {hours} processor hours a run.'
+
+
 def cells(row: Row, metrics: list[str], records: Records) -> list[str]:
     """The cells of a row of the table."""
-    runs = [records.get((row.name, seed)) for seed in row.seeds]
-    states = list(map(state_of, runs))
-    begun = [run for run in runs if run and 'images_seen' in run]
-    # A run in progress has 0 hours until its first tool has ended, which would lower the mean.
-    hours = [run['processor_hours'] for run in begun if run['processor_hours']]
+    states = [state_of(records.get((row.name, seed))) for seed in row.seeds]
     different = list(dict.fromkeys(states))
-    state = '; '.join(
-        (f'{states.count(each)} of {len(states)} seeds ' if len(different) > 1 else '') + each for each in different
-    )
+    number = f'of {len(states)} seeds'
     return [
-        f'`{row.name}`',
         row.model,
-        f'`{config_of(row)}`',
-        f'{max(run["images_seen"] for run in begun):,}' if begun else '',
-        f'{mean(hours):.2f}' if hours else '',
         *(with_range(values(row, name, records).values()) for name in metrics),
-        state,
+        '; '.join(f'{states.count(each)} {number} {each}' if len(different) > 1 else each for each in different),
     ]
 
 
-def config_of(row: Row) -> str:
-    """The config of a row, with the backbone that it is given."""
-    given = row.options[: row.options.index('--backbone') + 2] if '--backbone' in row.options else ()
-    return ' '.join((row.config, *given))
+def factor_of(metric: str) -> int:
+    """What makes a metric percent: mmdet's AP is a fraction."""
+    return 100 if metric.startswith('coco/') else 1
 
 
 def values(row: Row, metric: str, records: Records) -> dict[int, float]:
     """A metric of a row by seed, of the runs that were tested, in percent."""
     found = {seed: (records.get((row.name, seed)) or {}).get('metrics', {}).get(metric) for seed in row.seeds}
-    # mmdet's AP is a fraction.
-    factor = 100 if metric.startswith('coco/') else 1
-    return {seed: factor * value for seed, value in found.items() if value is not None}
+    return {seed: factor_of(metric) * value for seed, value in found.items() if value is not None}
 
 
 def with_range(numbers: Iterable[float], sign: str = '') -> str:
@@ -163,7 +174,7 @@ def with_range(numbers: Iterable[float], sign: str = '') -> str:
         f'{number:{sign}d}' if isinstance(number, int) else f'{number:{sign}.1f}'
         for number in (mean(numbers), min(numbers), max(numbers))
     )
-    return text + (' ({} to {})'.format(*of_range) if len(numbers) > 1 else '')
+    return text + (f' ({(" to " if sign else "-").join(of_range)})' if len(numbers) > 1 else '')
 
 
 def seen(difference: Difference, group: Group, records: Records) -> str:
@@ -175,15 +186,13 @@ def seen(difference: Difference, group: Group, records: Records) -> str:
     pairs = [of_first[seed] - of_second[seed] for seed in first.seeds if seed in of_first and seed in of_second]
     if not pairs:
         return f'{difference.what}: not measured yet'
-    number = len(first.seeds)
-    if len(pairs) < number:
-        verdict = f'from {len(pairs)} of {number} seeds, which says nothing yet'
+    verdict = 'varies over seeds'
+    if len(pairs) < len(first.seeds):
+        verdict = f'from {len(pairs)} of {len(first.seeds)} seeds'
     elif all(pair > 0 for pair in pairs):
-        verdict = 'as claimed'
+        verdict = 'seen'
     elif all(pair <= 0 for pair in pairs):
-        verdict = 'does not show'
-    else:
-        verdict = 'differs from seed to seed'
+        verdict = 'not seen'
     return f'{difference.what}: {with_range(pairs, "+")}, {verdict}'
 
 
@@ -206,14 +215,12 @@ def draw(group: Group, records: Records) -> Figure:
     figure = Figure(figsize=(7, 4), layout='constrained')
     axis = figure.subplots()
     metric, label = next(iter(group.metrics.items()))
-    factor = 100 if metric.startswith('coco/') else 1
     for index, (row, curves) in enumerate(curves_of(group, records).items()):
+        style = dict(color=f'C{index % 10}', marker='.', linewidth=1, linestyle='-' if index < 10 else '--')
         for number, curve in enumerate(curves):
             steps, heights = zip(*curve)
-            axis.plot(
-                steps, [factor * height for height in heights], color=f'C{index % 10}', marker='.', linewidth=1,
-                linestyle='-' if index < 10 else '--', label=None if number else row.model,
-            )  # fmt: skip
+            heights = [factor_of(metric) * height for height in heights]
+            axis.plot(steps, heights, label=None if number else row.model, **style)
     axis.set(xlabel='iterations', ylabel=f'{label} on the validation images, %')
     axis.grid(alpha=0.3)
     axis.legend(fontsize=7)

@@ -5,7 +5,7 @@ Both tables are of classifiers at 224 x 224. Table 11: images a second in float3
 beside Swin-T, which the table has, too. Table 10: what the authors' CUDA operators gain over their formulas in
 PyTorch, in images a second in float16, 64 at a time, on a V100, and in time and memory of a training step under
 automatic mixed precision, 128 images on each of 8 A100; here what bioattn_mm gains over the formulas of
-`dense_reference.py`. GPUs and implementations are others, so that ratios compare, and times do not.
+`formulas.py`. GPUs and implementations are others, so that ratios compare, and times do not.
 
 Weights are random. A training step is forward pass, backward pass and fused AdamW, without stochastic depth, in
 float16 with a scaled loss (on a CPU all is float32); memory is its peak. The fastest run counts. PyTorch's defaults
@@ -14,15 +14,14 @@ decide how matrices are multiplied: convolutions in float32 may use TF32 on GPUs
 
 import argparse
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 
 import timm
 import torch
 import torch.nn.functional as F
-from dense_reference import dense_formulas, forget_coordinates
-from measure import Measurement, make_parser, measure, print_header, print_row, time_text
-from torch import Tensor, nn
+from formulas import unique_coordinates, written_out
+from measure import Measurement, autocast, make_parser, measure, print_header, print_row, print_title, time_text
+from torch import Tensor
 
 REFERENCE = 'Swin-T'
 # The names of timm.
@@ -58,8 +57,7 @@ def main() -> None:
     if REFERENCE not in args.models:
         parser.error(f'the ratios are to {REFERENCE}: name it in --models')
 
-    name = torch.cuda.get_device_name() if args.device == 'cuda' else f'{torch.get_num_threads()} threads'
-    print(f'224 x 224, {name}, torch {torch.__version__}, fastest of {args.repeats}\n')
+    print_title('224 x 224', args)
     with torch.device(args.device):
         for table in args.tables:
             (table_10 if table == 10 else table_11)(args)
@@ -71,7 +69,7 @@ def table_11(args: argparse.Namespace) -> None:
     head = ('table 11, float32', 'images a second', f'to {REFERENCE}', "the authors', V100", f'to {REFERENCE}')
     print_header(*head)
     first = None
-    for name in in_order(args, TABLE_11):
+    for name in filter(args.models.__contains__, TABLE_11):
         speed = attempt(args, partial(inference, args, name, torch.float32))
         first = first or speed
         authors = (TABLE_11[name], ratio(TABLE_11[name], TABLE_11[REFERENCE]))
@@ -87,13 +85,13 @@ def table_10(args: argparse.Namespace) -> None:
     head += ('training step', f'to {REFERENCE}', *columns, 'memory', f'to {REFERENCE}', *columns)
     print_header(*head)
     first = None
-    for name in in_order(args, MODELS):
+    for name in filter(args.models.__contains__, MODELS):
         ours = speeds_and_memory(args, name, half)
         first = first or ours
         formulas = authors = (None, None, None)
         if name in TABLE_10:
-            with dense_formulas():
-                forget_coordinates()
+            with written_out('transnext'):
+                unique_coordinates.cache_clear()
                 formulas = speeds_and_memory(args, name, half)
             authors = [ratio(*pair) for pair in TABLE_10[name]]
         texts = (count(ours[0]), ours[1] and time_text(ours[1]), ours[2] and f'{ours[2]:.0f} MiB')
@@ -102,11 +100,6 @@ def table_10(args: argparse.Namespace) -> None:
             gains = [ratio(ours[index], other[index]) for other in (first, formulas)]
             cells += [text or 'out of memory', *gains, authors[index] or '']
         print_row(name, *cells)
-
-
-def in_order(args: argparse.Namespace, names: dict) -> list[str]:
-    """The models that were asked for, the reference first."""
-    return [name for name in names if name in args.models]
 
 
 def speeds_and_memory(args: argparse.Namespace, name: str, dtype: torch.dtype) -> tuple:
@@ -127,17 +120,13 @@ def attempt(args: argparse.Namespace, function: Callable[[], object]) -> object 
             torch.cuda.empty_cache()
 
 
-def autocast(args: argparse.Namespace, dtype: torch.dtype) -> nullcontext | torch.autocast:
-    return nullcontext() if dtype == torch.float32 else torch.autocast(args.device, dtype)
-
-
 def inference(args: argparse.Namespace, name: str, dtype: torch.dtype) -> float:
     """Images a second."""
-    model, images = make_model(name).eval(), torch.randn(args.batch, 3, 224, 224)
+    model, images = timm.create_model(MODELS[name]).eval(), torch.randn(args.batch, 3, 224, 224)
 
     @torch.no_grad()
     def run() -> None:
-        with autocast(args, dtype):
+        with autocast(args.device, dtype):
             model(images)
 
     return args.batch / timed(args, run).seconds
@@ -145,14 +134,14 @@ def inference(args: argparse.Namespace, name: str, dtype: torch.dtype) -> float:
 
 def training(args: argparse.Namespace, name: str, dtype: torch.dtype) -> Measurement:
     """Time and memory of a step."""
-    model = make_model(name).train()
+    model = timm.create_model(MODELS[name]).train()
     images, labels = torch.randn(args.training_batch, 3, 224, 224), torch.arange(args.training_batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
     scaler = torch.amp.GradScaler(args.device, enabled=dtype == torch.float16)
 
     def step() -> None:
         optimizer.zero_grad()
-        with autocast(args, dtype):
+        with autocast(args.device, dtype):
             loss: Tensor = F.cross_entropy(model(images).float(), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -164,10 +153,6 @@ def training(args: argparse.Namespace, name: str, dtype: torch.dtype) -> Measure
     kept += [value for state in optimizer.state.values() for value in state.values()]
     result.mebibytes += sum(tensor.nbytes for tensor in kept) / 2**20
     return result
-
-
-def make_model(name: str) -> nn.Module:
-    return timm.create_model(MODELS[name])
 
 
 def timed(args: argparse.Namespace, run: Callable[[], None]) -> Measurement:

@@ -15,8 +15,8 @@ from statistics import median
 
 from measure import print_header, print_row, time_text
 
-from bioattn_mm.datasets.mini import make_mini_datasets
-from bioattn_mm.engine.health import health, is_step, read_lines
+from bioattn_mm.data.mini import make_mini_datasets
+from bioattn_mm.training.health import health, is_step, read_lines
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ('transnext/upernet_tiny_ade20k', 'baselines/upernet_swin_tiny_ade20k')

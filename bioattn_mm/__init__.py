@@ -2,29 +2,29 @@
 
 from importlib import import_module
 
-from . import compat, renamed
-from .timm_models import hook
+from . import mmcv_ops
+from .mmcv_ops.import_hooks import AfterImport
 from .version import __version__
 
 # Where each of these is. They are imported at first use: the backbones take PyTorch, timm and mmengine, which take
 # seconds to import, prediction takes mmdet and mmseg, too.
 _LAZY = {
-    'ConViT': 'models',
-    'GABSwin': 'models',
-    'GABViT': 'models',
-    'PerViT': 'models',
+    'ConViT': 'systems.convit',
+    'GABSwin': 'systems.gab',
+    'GABViT': 'systems.gab',
+    'PerViT': 'systems.pervit',
     'Predictor': 'inference',
-    'SimpleFeaturePyramid': 'models',
-    'TransNeXt': 'models',
-    'VARS': 'models',
+    'SimpleFeaturePyramid': 'systems.common.simple_feature_pyramid',
+    'TransNeXt': 'systems.transnext',
+    'VARS': 'systems.vars',
 }
 
 __all__ = [*_LAZY, '__version__']
 
 # The models of mmdet and mmseg import mmcv.ops: this must come before them.
-compat.install()
-hook.install()
-renamed.install()
+mmcv_ops.install()
+# timm gets the models of this package when it is imported, or now if it is.
+AfterImport({'timm.models': lambda _: import_module('bioattn_mm.systems.timm_models.timm_registry')}).install()
 
 
 def __getattr__(name: str) -> object:

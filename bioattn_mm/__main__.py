@@ -37,7 +37,7 @@ def main() -> None:
     from .checkpoints import mmengine_reads_all
 
     with mmengine_reads_all():
-        runpy.run_module('bioattn_mm.script', run_name='__main__', alter_sys=True)
+        runpy.run_module('bioattn_mm.cli.script', run_name='__main__', alter_sys=True)
 
 
 if __name__ == '__main__':

@@ -6,20 +6,8 @@ mmengine imports this module when a config of any library names a type such as `
 
 from importlib import import_module
 
+from mmengine import registry as mmengine_registry
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.registry import DATA_SAMPLERS as MMENGINE_DATA_SAMPLERS
-from mmengine.registry import DATASETS as MMENGINE_DATASETS
-from mmengine.registry import HOOKS as MMENGINE_HOOKS
-from mmengine.registry import LOOPS as MMENGINE_LOOPS
-from mmengine.registry import METRICS as MMENGINE_METRICS
-from mmengine.registry import MODEL_WRAPPERS as MMENGINE_MODEL_WRAPPERS
-from mmengine.registry import MODELS as MMENGINE_MODELS
-from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS
-from mmengine.registry import OPTIM_WRAPPERS as MMENGINE_OPTIM_WRAPPERS
-from mmengine.registry import STRATEGIES as MMENGINE_STRATEGIES
-from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
-from mmengine.registry import VISBACKENDS as MMENGINE_VISBACKENDS
-from mmengine.registry import VISUALIZERS as MMENGINE_VISUALIZERS
 from mmengine.registry import Registry
 from mmengine.utils import is_installed
 
@@ -29,11 +17,7 @@ if not is_installed(MODULE2PACKAGE['mmseg']):
 
 
 class LateRegistry(Registry):
-    """mmengine's registry; some names are in modules that import another library, and wait until they are asked for.
-
-    Attributes:
-        late: The modules of this package by these names.
-    """
+    """mmengine's registry; some names are in modules, `late`, that import another library when they are asked for."""
 
     late: dict[str, str]
 
@@ -44,69 +28,64 @@ class LateRegistry(Registry):
         return super().get(key)
 
 
-def child(parent: Registry, *locations: str, late: dict[str, str] | None = None) -> Registry:
-    """The registry of this package below one of mmengine's.
-
-    Args:
-        parent: mmengine's registry.
-        locations: Modules of this package that are imported at the first look-up.
-        late: See `LateRegistry`.
-    """
-    registry = LateRegistry(
-        parent.name, parent=parent, scope='bioattn_mm', locations=[f'bioattn_mm.{name}' for name in locations]
-    )
+def child(name: str, *locations: str, late: dict[str, str] | None = None) -> Registry:
+    """The registry of this package below mmengine's; the first look-up imports the modules `locations`."""
+    parent = getattr(mmengine_registry, name)
+    modules = [f'bioattn_mm.{module}' for module in locations]
+    registry = LateRegistry(parent.name, parent=parent, scope='bioattn_mm', locations=modules)
     registry.late = late or {}
     return registry
 
 
 MODELS = child(
-    MMENGINE_MODELS,
-    'models',
-    late=dict(CompatibleDINO='models.detectors', TimmBackbone='models.backbones.timm_backbone'),
+    'MODELS',
+    'systems.transnext',
+    'systems.convit',
+    'systems.pervit',
+    'systems.gab',
+    'systems.vars',
+    'data.preprocessor',
+    'systems.common.simple_feature_pyramid',
+    late=dict(CompatibleDINO='mmcv_ops.dino', TimmBackbone='systems.common.timm_backbone'),
 )
 HOOKS = child(
-    MMENGINE_HOOKS,
-    'engine.hooks',
-    'engine.compilation',
-    'engine.cuda_graphs',
-    'engine.checkpoints',
-    'engine.randomness',
-    'engine.ema',
-    'engine.visualization',
-    'engine.amp',
-    'engine.step_log',
-    'engine.trackers',
-    late=dict(AttentionStatisticsHook='engine.attention', GatherForValidationHook='engine.strategies'),
+    'HOOKS',
+    'training.bad_data',
+    'training.compilation',
+    'training.cuda_graphs',
+    'training.checkpoints',
+    'training.randomness',
+    'training.ema',
+    'training.visualization',
+    'training.amp',
+    'training.trackers',
+    late=dict(AttentionStatisticsHook='training.attention_statistics', GatherForValidationHook='training.strategies'),
 )
-LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
-MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
-STRATEGIES = child(MMENGINE_STRATEGIES, 'engine.strategies')
-DATASETS = child(
-    MMENGINE_DATASETS, 'datasets.image_mask', 'datasets.fractions', 'datasets.imagenet', 'datasets.fine_tuning'
-)
-DATA_SAMPLERS = child(MMENGINE_DATA_SAMPLERS, 'datasets.shard_samplers')
+LOOPS = child('LOOPS', 'training.randomness')
+MODEL_WRAPPERS = child('MODEL_WRAPPERS', 'training.sync_batch_norm')
+STRATEGIES = child('STRATEGIES', 'training.strategies')
+DATASETS = child('DATASETS', 'data.image_mask', 'data.classification')
+DATA_SAMPLERS = child('DATA_SAMPLERS', 'data.shards')
 METRICS = child(
-    MMENGINE_METRICS,
+    'METRICS',
     late=dict(
-        SubsetAccuracy='engine.metrics',
-        CorruptionError='engine.metrics',
-        CocoPanopticMetric='engine.panoptic',
-        ResultFiles='engine.result_files',
+        **dict.fromkeys(('SubsetAccuracy', 'CorruptionError'), 'training.metrics'),
+        CocoPanopticMetric='training.detection',
     ),
 )
 TRANSFORMS = child(
-    MMENGINE_TRANSFORMS,
-    'datasets.transforms',
-    'datasets.corruption',
-    'datasets.quick',
-    late=dict(CountedRandomCrop='datasets.quick_seg', TablePhotoMetricDistortion='datasets.quick_seg'),
+    'TRANSFORMS',
+    'data.transforms',
+    'data.corruption',
+    late=dict(CountedRandomCrop='data.mmseg_transforms', TablePhotoMetricDistortion='data.mmseg_transforms'),
 )
 VISUALIZERS = child(
-    MMENGINE_VISUALIZERS,
+    'VISUALIZERS',
     late=dict(
-        DetVisualizer='engine.detection', PanopticVisualizer='engine.panoptic', SegVisualizer='engine.segmentation'
+        **dict.fromkeys(('DetVisualizer', 'PanopticVisualizer'), 'training.detection'),
+        SegVisualizer='training.segmentation',
     ),
 )
-VISBACKENDS = child(MMENGINE_VISBACKENDS, 'engine.trackers')
-OPTIM_WRAPPERS = child(MMENGINE_OPTIM_WRAPPERS, 'engine.amp')
-OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')
+VISBACKENDS = child('VISBACKENDS', 'training.trackers')
+OPTIM_WRAPPERS = child('OPTIM_WRAPPERS', 'training.amp')
+OPTIM_WRAPPER_CONSTRUCTORS = child('OPTIM_WRAPPER_CONSTRUCTORS', 'training.optim')

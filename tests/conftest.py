@@ -11,12 +11,12 @@ import pytest
 import torch
 from filelock import FileLock
 
-from bioattn_mm.datasets.mini import make_mini_datasets
+from bioattn_mm.data.mini import make_mini_datasets
 
-from .engine.ranks import make_runs_quick
 from .left_behind import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary  # noqa: F401  hooks
 from .needs import apply_needs
 from .tools.running import InProcess, LoaderWorkers, forget_runs
+from .training.ranks import make_runs_quick
 
 ROOT = Path(__file__).parents[1]
 # Images of each dataset of the workplace, half as many as the tools draw by themselves.
@@ -157,7 +157,7 @@ def workplace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bfloat16_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mixed precision is tested on CPUs, too, that emulate it, and that the tools refuse."""
-    monkeypatch.setattr('bioattn_mm.engine.amp.cpu_has_bfloat16', lambda: True)
+    monkeypatch.setattr('bioattn_mm.training.amp.cpu_has_bfloat16', lambda: True)
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from bioattn_mm.engine.amp import cpu_has_bfloat16
 from bioattn_mm.ops.backends import CUDA_ARCHITECTURES, LIBRARY_IS_LOADED
-from bioattn_mm.run_config.installed import EXTRAS as EXTRAS_OF_PACKAGE
+from bioattn_mm.training.amp import cpu_has_bfloat16
+from bioattn_mm.training.installed import EXTRAS as EXTRAS_OF_PACKAGE
 
 # The extras of `make setup` by the names under which their packages are imported.
 OF_SETUP = ('deploy', 'demo', 'evaluation', 'log', 'tiff')
@@ -35,7 +35,7 @@ def has_chromium() -> bool:
     """Whether there is a browser, and Playwright to drive it."""
     if find_spec('playwright') is None:
         return False
-    from bioattn_mm.page.browser import find_chromium
+    from .page.browser import find_chromium
 
     return find_chromium() is not None
 

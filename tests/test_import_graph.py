@@ -1,4 +1,4 @@
-"""The layout of the README: a subpackage imports only from those above it; and no file imports itself, by others."""
+"""The tree of CONTRIBUTING: a subpackage imports only from those above it, and no file imports itself by others."""
 
 import ast
 import re
@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / 'bioattn_mm'
-SUBPACKAGES = re.findall(r'^bioattn_mm/(\w+) ', (ROOT / 'README.md').read_text(), flags=re.MULTILINE)
+TREE = re.search(r'^bioattn_mm/\n((?:  .*\n)*)', (ROOT / 'CONTRIBUTING.md').read_text(), flags=re.MULTILINE)[1]
+SUBPACKAGES = re.findall(r'^  (\w+)/ ', TREE, flags=re.MULTILINE)
 MODULES = {
     '.'.join(file.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): file
     for file in PACKAGE.rglob('*.py')
@@ -32,7 +33,7 @@ def imported_modules(name: str) -> Iterator[str]:
                 yield module
 
 
-def test_the_readme_names_every_subpackage() -> None:
+def test_the_tree_names_every_subpackage() -> None:
     assert set(SUBPACKAGES) == {path.parent.name for path in PACKAGE.glob('*/__init__.py')}
 
 

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from timm.models import is_model
 
-from tests.models.classifiers import released_file
+from tests.systems.timm_models.classifiers import released_file
 
 FILE = 'transnext_tiny_224_1k.pth'
 
@@ -38,9 +38,9 @@ def folder(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_code_runs(page: str, folder: Path) -> None:
-    (config, *blocks) = re.findall(r'```python\n(.*?)```', page, flags=re.DOTALL)
+    (first, config, *blocks) = re.findall(r'```python\n(.*?)```', page, flags=re.DOTALL)
     names = {}
-    for block in blocks:
+    for block in (first, *blocks):
         exec(block, names)
     assert names['logits'].shape == (1, 1000)
     assert names['features'].shape == (1, 576, 7, 7)
@@ -66,7 +66,7 @@ def test_the_models_of_the_table_are_there(page: str) -> None:
             return [pattern]
         return [name for part in match[1].split(',') for name in expand(pattern.replace(match[0], part, 1))]
 
-    from bioattn_mm.timm_models.timm_registry import MODELS as OURS
+    from bioattn_mm.systems.timm_models.timm_registry import MODELS as OURS
 
     rows = [row.split('|')[1] for row in page.splitlines() if re.match(r'\| `\w+_', row)]
     named = {name for row in rows for pattern in re.findall(r'`(.*?)`', row) for name in expand(pattern)}

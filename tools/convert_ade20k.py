@@ -6,17 +6,15 @@ ade20k_instance_{train,val}.json, ade20k_panoptic_{train,val}.json and the PNGs 
 """
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.datasets.ade20k import SPLITS, convert_split, output_files
-from bioattn_mm.datasets.parallel import run_all
+from bioattn_mm.data.ade20k import SPLITS, convert_split, output_files
 from bioattn_mm.errors import InputError
 
 
@@ -32,18 +30,10 @@ def main() -> None:
     for path in (path for split in SPLITS for path in output_files(root, split)):
         if path.exists() or path.with_suffix('').exists():
             raise InputError(f'{path} is there already, or its PNGs: remove or rename them to convert again')
-    columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     written = []
-    with Progress(*columns) as progress:
-        for split in SPLITS:
-            written += convert_split(root, split, partial(run_shown, progress, progress.add_task(split)))
+    for split in SPLITS:
+        written += convert_split(root, split, partial(track, description=split))
     print(*written, sep='  ')
-
-
-def run_shown(progress: Progress, bar: TaskID, function: Callable, count: int) -> list:
-    """`run_all` with a bar."""
-    progress.update(bar, total=count)
-    return run_all(function, count, partial(progress.advance, bar))
 
 
 if __name__ == '__main__':

@@ -3,16 +3,17 @@
 
 import argparse
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
-from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
+from bioattn_mm.checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.checkpoints.downstream import convert
+from bioattn_mm.checkpoints.files import first_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import check_new_file
-from bioattn_mm.models import TransNeXt
-from bioattn_mm.run_config.config import read_config
-from bioattn_mm.run_config.model_check import state_dict_of
+from bioattn_mm.runtime.files import check_new_file
+from bioattn_mm.systems.transnext import TransNeXt
+from bioattn_mm.training.config.loading import read_config
+from bioattn_mm.training.config.model_check import state_dict_of
 
 
 def parse_args() -> argparse.Namespace:
@@ -28,7 +29,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('output', metavar='OUT', help='file to write, for tools/test.py and load_from of a config')
     parser.add_argument('--config', help="check that names and shapes are exactly those of this config's model")
-    parser.add_trust_checkpoint()
+    parser.add_shared('--trust-checkpoint')
     return parser.parse_args()
 
 
@@ -41,22 +42,19 @@ def main() -> None:
     state_dict = state_dict_of(read_config(args.config)) if args.config else None
 
     checkpoint = read_checkpoint(args.input)
-    conversion = convert(args.input, checkpoint, weights_of(args.input, checkpoint), TransNeXt)
-    weights = conversion.weights
+    conversion = convert(args.input, weights_of(args.input, checkpoint), TransNeXt)
     if state_dict is not None:
-        check_fit(f'{args.input} (for {args.config})', weights, state_dict, strict=True)
-    meta = dict(dataset_meta=conversion.dataset_meta) if conversion.dataset_meta else {}
-    write_checkpoint(dict(meta=meta, state_dict=weights), output)
+        check_fit(f'{args.input} (for {args.config})', conversion.weights, state_dict, strict=True)
+    dataset_meta = dataset_meta_of(checkpoint)
+    meta = dict(dataset_meta=dataset_meta) if dataset_meta else {}
+    write_checkpoint(dict(meta=meta, state_dict=conversion.weights), output)
 
     print(f'{args.input}: {conversion.framework} with TransNeXt-{conversion.variant.capitalize()}')
     print('mapped: ' + ', '.join(f'{count} {part}' for part, count in conversion.counts.items()))
-    print(f'kept beside the weights: {", ".join(conversion.dataset_meta) or "nothing"}')
-    for reason, names in conversion.left_out.items():
-        print(f'left out, {reason}: {len(names)}, {first_of(names)}')
-    if args.config:
-        print(f'fits {args.config}: every name and shape')
-    else:
-        print('not compared with a model: --config does that, and so does tools/test.py')
+    print(f'kept beside the weights: {", ".join(dataset_meta) or "nothing"}')
+    print(f'left out: {len(conversion.left_out)} {first_of(conversion.left_out)}')
+    compared = f'fits {args.config}: every name and shape'
+    print(compared if args.config else 'not compared with a model: --config does that, and so does tools/test.py')
     print(f'written: {output}')
 
 

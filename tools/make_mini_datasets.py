@@ -4,11 +4,12 @@
 import argparse
 import json
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 from bioattn_mm.cli.command_line import run_tool
-from bioattn_mm.datasets.class_names import IMAGENET_CLASSES
-from bioattn_mm.datasets.mini import majority_baseline, make_mini_datasets
+from bioattn_mm.data.class_names import IMAGENET_CLASSES
+from bioattn_mm.data.mini import make_mini_datasets
+from bioattn_mm.data.mini.ade20k import majority_baseline
 
 
 def parse_args() -> argparse.Namespace:
@@ -25,18 +26,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--num-train', type=int, default=240, help='training images of each dataset')
     parser.add_argument('--num-val', type=int, default=40, help='validation images of each dataset')
     parser.add_argument('--seed', type=int, default=0, help='chooses the scenes')
-    parser.add_argument(
-        '--overwrite',
-        action='store_true',
-        help='replace existing miniatures; folders that this tool did not make are never replaced',
-    )
     return parser.parse_args()
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    folders = make_mini_datasets(args.out_dir, args.num_train, args.num_val, args.seed, overwrite=args.overwrite)
+    folders = make_mini_datasets(args.out_dir, args.num_train, args.num_val, args.seed)
 
     print(f'{folders["ade20k"]}: {args.num_train} training and {args.num_val} validation images')
     class_name, miou = majority_baseline(folders['ade20k'])

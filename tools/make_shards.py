@@ -1,27 +1,32 @@
 #!/usr/bin/env python
 """Write a config's training and validation data into tar files, for network file systems.
 
-DIR gets tar files with images, label maps and what else is known of each sample, as WebDataset reads them, the
-annotation files, and an index. tools/train.py and tools/test.py read it with --shards DIR.
+DIR gets tar files with images and label maps, the annotation files, and an index. tools/train.py and tools/test.py
+read it with --shards DIR.
 """
 
 import argparse
+import os
+import re
+from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.datasets.shards import ShardWriter, write_samples
+from bioattn_mm.data.shards import write_shards
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import atomic_folder, check_new
-from bioattn_mm.run_config.config import load_config
-from bioattn_mm.run_config.pipelines import find_datasets
-from bioattn_mm.run_config.shards import annotation_files, bytes_of, check_scope, data_root_of
+from bioattn_mm.runtime.files import atomic_folder, check_new
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.pipelines import find_datasets, find_dicts
+from bioattn_mm.training.config.shards import EVALUATORS, check_scope, data_root_of
 
 SPLITS = ('train', 'val')
+UNITS = dict(B=1, kB=1000, MB=1000**2, GB=1000**3)
 
 
 def parse_args() -> argparse.Namespace:
@@ -30,7 +35,7 @@ def parse_args() -> argparse.Namespace:
         'make_shards.py configs/transnext/mask_rcnn_tiny_coco.py --out data/coco_shards',
         'make_shards.py configs/transnext/upernet_tiny_ade20k.py --out data/ade_shards --size 256MB --splits train',
     )
-    parser.add_config()
+    parser.add_shared('config')
     parser.add_argument('--out', required=True, metavar='DIR', help='folder to write, which must not be there yet')
     parser.add_argument(
         '--size', default='512MB', help='bytes of a tar file, such as 512MB or 1GB (default: %(default)s)'
@@ -57,16 +62,11 @@ def main() -> None:
     (root,) = roots
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with atomic_folder(out) as partial, Progress(*columns) as progress:
-        writer = ShardWriter(partial, size)
-        for split, datasets in configs.items():
-            for dataset in map(build, datasets):
-                bar = progress.add_task(split, total=len(dataset))
-                write_samples(writer, split, dataset, lambda bar=bar: progress.advance(bar))
-        writer.finish(root, annotation_files(config, root))
-    total = sum(writer.shards.values())
-    print(f'{len(writer.files):,} files in {len(writer.shards)} shards, {total / 1e6:,.1f} MB: {args.out}')
+    datasets = ((split, build(dataset)) for split, of_split in configs.items() for dataset in of_split)
+    with atomic_folder(out) as partial:
+        content = write_shards(partial, size, root, datasets, annotation_files(config, root), track)
+    total, number = sum(content['shards'].values()), len(content['shards'])
+    print(f'{len(content["files"]):,} files in {number} shards, {total / 1e6:,.1f} MB: {args.out}')
 
 
 def build(config: dict) -> BaseDataset:
@@ -76,6 +76,31 @@ def build(config: dict) -> BaseDataset:
     dataset = DATASETS.build(dict(config, pipeline=[]))
     dataset.full_init()
     return dataset
+
+
+def annotation_files(config: Config, root: str) -> list[str]:
+    """The annotation files of a config's datasets and evaluators in a data root."""
+    found = set()
+    for dataset in find_datasets([config.get(f'{split}_dataloader') for split in ('train', 'val', 'test')]):
+        if dataset.get('ann_file') and dataset.data_root == root:
+            found.add(os.path.join(root, dataset.ann_file))
+    for evaluator in find_dicts([config.get(key) for key in EVALUATORS]):
+        if isinstance(evaluator.get('ann_file'), str):
+            found.add(evaluator['ann_file'])
+    inside = os.path.normpath(root) + '/'
+    return sorted(path for path in found if os.path.normpath(path).startswith(inside) and Path(path).is_file())
+
+
+def bytes_of(text: str) -> int:
+    """The number of a text such as 512MB."""
+    found = re.fullmatch(r'([0-9.eE+]+)([kMG]?B)', text)
+    try:
+        value = int(float(found[1]) * UNITS[found[2]]) if found else 0
+    except (ValueError, OverflowError):
+        value = 0
+    if value < 1:
+        raise InputError(f'--size must be a number of bytes such as 512MB or 1GB, got {text}')
+    return value
 
 
 if __name__ == '__main__':

@@ -3,16 +3,13 @@
 
 import argparse
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
-from bioattn_mm.checkpoints import read_checkpoint, weights_of, write_checkpoint, write_safetensors
-from bioattn_mm.checkpoints.files import SAFETENSORS
+from bioattn_mm.checkpoints import read_checkpoint, weights_of, write_checkpoint
+from bioattn_mm.checkpoints.files import SAFETENSORS, write_safetensors
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import check_new_file
-
-# What of a checkpoint's `meta` inference needs.
-META = ('cfg', 'dataset_meta')
+from bioattn_mm.runtime.files import check_new_file
 
 
 def parse_args() -> argparse.Namespace:
@@ -24,15 +21,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         'input',
         metavar='IN',
-        help=f'checkpoint: {CHECKPOINT_KINDS}, or the folder that a training with --strategy writes; of one with '
-        'averaged weights (EMA) these are written',
+        help=f'checkpoint: {CHECKPOINT_KINDS}, or the folder of a training with --strategy; EMA weights go first',
     )
     parser.add_argument(
         'output',
         metavar='OUT',
         help='file to write: .safetensors, the weights alone; .pth, with the config and the classes as well',
     )
-    parser.add_trust_checkpoint()
+    parser.add_shared('--trust-checkpoint')
     return parser.parse_args()
 
 
@@ -49,7 +45,8 @@ def main() -> None:
         write_safetensors(weights, output)
     else:
         meta = checkpoint.get('meta') if isinstance(checkpoint.get('meta'), dict) else {}
-        write_checkpoint(dict(meta={key: meta[key] for key in META if key in meta}, state_dict=weights), output)
+        meta = {key: meta[key] for key in ('cfg', 'dataset_meta') if key in meta}  # what inference needs
+        write_checkpoint(dict(meta=meta, state_dict=weights), output)
     print(f'{len(weights)} tensors, {output.stat().st_size / 2**20:.1f} MiB: {output}')
 
 

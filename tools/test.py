@@ -4,7 +4,7 @@
 import argparse
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 import torch
 from mmengine.config import Config, ConfigDict
@@ -13,22 +13,21 @@ from mmengine.dist import is_main_process
 from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import write_contact_sheet
-from bioattn_mm.cli.trackers import set_trackers
-from bioattn_mm.engine.amp import autocast_dtype
-from bioattn_mm.engine.cuda_graphs import set_cuda_graphs
-from bioattn_mm.engine.hooks import FinitePredictionsHook
-from bioattn_mm.engine.step_log import NO_METRIC, not_finite, numbers_of
+from bioattn_mm.data.formats.arguments import data_arguments
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import check_new
-from bioattn_mm.run_config.classes import leaf_dataset_configs
-from bioattn_mm.run_config.config import default_work_dir, load_config
-from bioattn_mm.run_config.data_check import check_annotations
-from bioattn_mm.run_config.imagenet import TEST_SETS
-from bioattn_mm.run_config.model_check import model_of
-from bioattn_mm.run_config.own_data import check_classes, data_arguments
-from bioattn_mm.run_config.pipelines import is_panoptic, load_ground_truth
-from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
-from bioattn_mm.runtime.formats import FORMATS, check_formats
+from bioattn_mm.runtime.files import check_new
+from bioattn_mm.training.amp import autocast_dtype
+from bioattn_mm.training.bad_data import FinitePredictionsHook
+from bioattn_mm.training.config.data_check import check_annotations
+from bioattn_mm.training.config.loading import default_work_dir, load_config
+from bioattn_mm.training.config.model_check import model_of
+from bioattn_mm.training.config.own_data import check_classes
+from bioattn_mm.training.config.pipelines import add_hook, as_list, load_ground_truth, type_name
+from bioattn_mm.training.config.testing import TEST_SETS
+from bioattn_mm.training.cuda_graphs import set_cuda_graphs
+from bioattn_mm.training.runner import build_runner, failures_in_one_line
+from bioattn_mm.training.step_log import NO_METRIC, not_finite, numbers_of
+from bioattn_mm.training.trackers import set_trackers
 
 # Metrics of mmseg that write what is predicted.
 FILE_WRITERS = ('IoUMetric', 'CityscapesMetric', 'DepthMetric')
@@ -42,55 +41,35 @@ def parse_args() -> argparse.Namespace:
         'test.py configs/transnext/mask_rcnn_tiny_coco.py epoch_20.pth --data DIR',
         'test.py configs/transnext/transnext-micro_8xb128_in1k.py transnext_micro_224_1k.pth --test-set r',
     )
-    parser.add_config()
-    parser.add_checkpoint()
+    parser.add_shared('config', 'checkpoint')
     parser.add_argument(
         '--work-dir',
-        help='folder for logs (default: test, beside the checkpoint or, if that is a URL, in the work dir of the '
-        'training)',
+        help='folder for logs (default: test, beside the checkpoint, or in the work dir of the training if that is a '
+        'URL)',
     )
     parser.add_argument(
         '--out',
         metavar='PATH',
-        help='write the predictions for offline evaluation: for segmentation label maps (.png) into the folder PATH, '
-        'for detection and classification the pickle file PATH (.pkl), or what --format says',
-    )
-    parser.add_argument(
-        '--format',
-        nargs='+',
-        dest='formats',
-        choices=FORMATS,
-        metavar='FORMAT',
-        help=f'detection: write the predictions into the folder of --out as predict --format does, all of them with '
-        f'their scores, in one or several of {", ".join(FORMATS)}',
+        help='write the predictions: segmentors label maps into the folder PATH, detectors and classifiers the '
+        'pickle file PATH (.pkl)',
     )
     parser.add_argument(
         '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image side by side into DIR'
     )
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
-    parser.add_bias_mode()
-    parser.add_amp()
-    parser.add_cuda_graphs()
-    parser.add_log()
+    parser.add_shared('--bias-mode', '--amp', '--cuda-graphs', '--log', '--shards')
     parser.add_data()
-    parser.add_shards()
-    group = parser.add_argument_group("ImageNet's test sets")
-    group.add_argument(
+    parser.add_argument(
         '--test-set',
         choices=TEST_SETS,
         metavar='NAME',
-        help="test a classifier of ImageNet-1k on another test set than the config's: "
-        f'{", ".join(TEST_SETS)} (V2: matched frequency; A and R: among their 200 classes; C: mCE)',
+        help=f'test a classifier of ImageNet-1k on another test set: {", ".join(TEST_SETS)} (docs/training.md)',
     )
-    group.add_argument(
-        '--test-root',
-        metavar='DIR',
-        help='folder of its images (default: '
-        + ', '.join(f'{name}: {root}' for name, (_, root) in TEST_SETS.items())
-        + ')',
+    parser.add_argument(
+        '--test-root', metavar='DIR', help=f'folder of its images, such as the default of a: {TEST_SETS["a"][1]}'
     )
     parser.add_config_options()
-    parser.add_launcher()
+    parser.add_shared('--launcher', '--local-rank')
     return parser.parse_args()
 
 
@@ -124,7 +103,7 @@ def main() -> None:
     weights_for(model, args.checkpoint, weights)
     set_options(config, args)
 
-    with failures_in_one_line(config, args.cfg_options) as hook:
+    with failures_in_one_line(config) as hook:
         runner = build_runner(config)
         runner.register_hook(hook)
         runner.register_hook(FinitePredictionsHook())
@@ -136,7 +115,10 @@ def main() -> None:
     figures = '  '.join(f'{name} {value:.4g}' for name, value in numbers_of(metrics).items() if 'time' not in name)
     print(figures or 'no metric: nothing was detected')
     if args.show_dir:
-        print(f'images (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
+        sheet = Path(args.show_dir, 'predictions.png')
+        drawn = (path for path in sheet.parent.rglob('*') if path.suffix in ('.png', '.jpg'))
+        write_contact_sheet(sorted(drawn), sheet)
+        print(f'images (ground truth | prediction): {sheet}')
     if names := not_finite(metrics):
         raise InputError(f'{names}: {NO_METRIC}')
 
@@ -148,41 +130,25 @@ def set_options(config: Config, args: argparse.Namespace) -> None:
     is_remote = '://' in args.checkpoint
     folder = default_work_dir(args.config, args.mini) if is_remote else Path(args.checkpoint).parent
     config.work_dir = args.work_dir or str(Path(folder) / 'test')
-    if args.formats and not args.out:
-        raise InputError('--format says what --out writes: name a folder with that')
     if args.out:
-        set_out(config, args.out, args.formats)
+        set_out(config, args.out)
     if args.show_dir:
         set_show_dir(config, args.show_dir)
     if args.tta:
-        set_tta(config)
+        config.model = ConfigDict(**config.tta_model, module=config.model)
+        config.test_dataloader.dataset.pipeline = config.tta_pipeline
     if args.amp:
         autocast_dtype(args.amp, 'cuda' if torch.cuda.is_available() else 'cpu')
-        hook = dict(type='bioattn_mm.MixedPrecisionTestHook', dtype=args.amp)
-        config.custom_hooks = [*config.get('custom_hooks', []), hook]
-    if args.cuda_graphs:
-        set_cuda_graphs(config, args.cuda_graphs)
+        add_hook(config, 'MixedPrecisionTestHook', dtype=args.amp)
+    set_cuda_graphs(config, args.cuda_graphs)
     set_trackers(config, args.log, 'test')
-    if args.log:
-        config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LogTestMetricsHook')]
 
 
-def set_out(config: Config, out: str, formats: list[str] | None) -> None:
-    """Write the predictions in the format of the config's library, or in others."""
+def set_out(config: Config, out: str) -> None:
     path = check_new(out, '--out')
-    evaluators = config.test_evaluator if isinstance(config.test_evaluator, list) else [config.test_evaluator]
-    if formats:
-        if config.default_scope != 'mmdet' or is_panoptic(config):
-            raise InputError(f'--format {formats[0]} is for detectors, {config.filename} is none: leave it out')
-        classes = (next(leaf_dataset_configs(config.test_dataloader.dataset)).get('metainfo') or {}).get(
-            'classes', ()
-        )
-        check_formats(formats, 'detection', len(classes))
-        writer = dict(type='bioattn_mm.ResultFiles', out_dir=out, formats=formats)
-        config.test_evaluator = [*evaluators, writer]
-        return
+    evaluators = as_list(config.test_evaluator)
     if config.default_scope == 'mmseg':
-        writers = [evaluator for evaluator in evaluators if str(evaluator.type).rpartition('.')[2] in FILE_WRITERS]
+        writers = [evaluator for evaluator in evaluators if type_name(evaluator) in FILE_WRITERS]
         if not writers:
             raise InputError(f'--out needs one of {", ".join(FILE_WRITERS)} in test_evaluator, which write files')
         for evaluator in writers:
@@ -195,7 +161,6 @@ def set_out(config: Config, out: str, formats: list[str] | None) -> None:
 
 
 def set_show_dir(config: Config, show_dir: str) -> None:
-    """Draw every image of the test into a folder."""
     check_new(show_dir, '--show-dir')
     hook = config.default_hooks.get('visualization')
     if hook is None:
@@ -203,20 +168,6 @@ def set_show_dir(config: Config, show_dir: str) -> None:
     hook.update(draw=True, interval=1)
     config.visualizer.save_dir = show_dir
     load_ground_truth(config)
-
-
-def set_tta(config: Config) -> None:
-    """Test every image at several scales and flipped, with the config's `tta_model` and `tta_pipeline`."""
-    config.model = ConfigDict(**config.tta_model, module=config.model)
-    config.test_dataloader.dataset.pipeline = config.tta_pipeline
-
-
-def draw_sheet(show_dir: Path) -> Path:
-    """Tile some of the images that the visualizer drew into one file."""
-    sheet = show_dir / 'predictions.png'
-    images = sorted(path for path in show_dir.rglob('*') if path.suffix in ('.png', '.jpg'))
-    write_contact_sheet(images, sheet)
-    return sheet
 
 
 if __name__ == '__main__':

@@ -3,38 +3,37 @@
 
 import argparse
 import os
+import shlex
 from contextlib import nullcontext
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 from bioattn_mm.cli.restarts import is_restart
 
-import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
+from mmengine.runner import FlexibleRunner, Runner
 
-from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
-from bioattn_mm.cli.dry_run import dry_run
-from bioattn_mm.cli.readable_log import readable_log
-from bioattn_mm.cli.start import WAIT, check_nothing_there, forget_initial_weights, locked, set_resume, set_start
-from bioattn_mm.cli.trackers import set_trackers
-from bioattn_mm.engine.amp import autocast_dtype
-from bioattn_mm.engine.checkpoints import latest_checkpoint
-from bioattn_mm.engine.cuda_graphs import set_cuda_graphs
-from bioattn_mm.engine.randomness import warn_if_unseeded
-from bioattn_mm.engine.step_log import summarised
+from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.data.formats.arguments import DataArguments, data_arguments
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.config import default_work_dir, load_config
-from bioattn_mm.run_config.data_check import check_annotations
-from bioattn_mm.run_config.distributed import rank_and_size, set_strategy
-from bioattn_mm.run_config.fractions import set_fraction
-from bioattn_mm.run_config.model_check import check_initial_weights, model_of
-from bioattn_mm.run_config.own_data import DataArguments, data_arguments, keep_data_files
-from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
-from bioattn_mm.run_config.shards import shuffle_shards
-
-# Wrappers of an optimizer that --amp takes.
-WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'bioattn_mm.BFloat16OptimWrapper')
+from bioattn_mm.training.checkpoints import latest_checkpoint
+from bioattn_mm.training.config.computation import set_computation, set_randomness
+from bioattn_mm.training.config.data_check import check_annotations
+from bioattn_mm.training.config.distributed import rank_and_size
+from bioattn_mm.training.config.loading import default_work_dir, load_config
+from bioattn_mm.training.config.model_check import check_initial_weights, model_of
+from bioattn_mm.training.config.own_data import keep_data_files
+from bioattn_mm.training.config.pipelines import add_hook
+from bioattn_mm.training.config.samples import set_fraction
+from bioattn_mm.training.config.shards import shuffle_shards
+from bioattn_mm.training.dry_run import dry_run
+from bioattn_mm.training.randomness import warn_if_unseeded
+from bioattn_mm.training.readable_log import readable_log
+from bioattn_mm.training.runner import build_runner, failures_in_one_line
+from bioattn_mm.training.start import WAIT, check_nothing_there, forget_initial_weights, locked, set_resume, set_start
+from bioattn_mm.training.step_log import summarised
+from bioattn_mm.training.trackers import set_trackers
 
 
 def parse_args() -> argparse.Namespace:
@@ -46,13 +45,12 @@ def parse_args() -> argparse.Namespace:
         'train.py configs/transnext/mask_rcnn_tiny_coco.py --data DIR --epochs 20',
         'train.py mask_rcnn --backbone timm/vit_small_patch14_dinov2 --data DIR --epochs 20',
     )
-    parser.add_config()
+    parser.add_shared('config')
     add_run(parser)
     add_computation(parser)
     add_reading(parser)
-    parser.add_log()
+    parser.add_shared('--log', '--launcher', '--local-rank')
     parser.add_config_options()
-    parser.add_launcher()
     return parser.parse_args()
 
 
@@ -61,64 +59,58 @@ def add_run(parser: ToolParser) -> None:
     parser.add_argument(
         '--backbone',
         metavar='timm/NAME',
-        help="any backbone of timm in place of the config's, with timm's weights; CONFIG may then also be mask_rcnn, "
-        'dino, mask2former, mask2former_instance or upernet',
+        help="any backbone of timm in place of the config's, with its weights; CONFIG may then be mask_rcnn, dino, "
+        'mask2former, mask2former_instance or upernet',
     )
     parser.add_data()
     parser.add_integer(
         '--epochs',
         minimum=1,
         metavar='N',
-        help='times that each training image is seen; the schedule of the config is stretched to that length '
-        "(default: the config's schedule)",
+        help="times that each training image is seen; stretches the config's schedule (default: the config's)",
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         '--from-scratch',
         action='store_true',
-        help="start from random weights in place of the config's, with one learning rate for all parameters: 2e-4 of "
-        'models with queries, 4e-4 of classifiers, of others from 1e-3 for 200 steps to 1e-4 for 20,000 and more',
+        help="start from random weights in place of the config's, with one learning rate for all parameters",
     )
     start.add_argument(
         '--load-from',
         metavar='CHECKPOINT',
-        help=f'start from this checkpoint of a whole model: {CHECKPOINT_KINDS}; also of one with other classes, '
-        "whose weights that go by the number of classes are left out (default: the backbone's weights that the "
-        'config names)',
+        help='start from a checkpoint of a whole model, also one with other classes (default: the weights of the '
+        'backbone that the config names)',
     )
     parser.add_argument(
         '--work-dir',
-        help='folder for logs and checkpoints (default: work_dirs/SYSTEM/CONFIG, with --data '
-        'work_dirs/SYSTEM/CONFIG_DIR, with --mini work_dirs/SYSTEM/CONFIG_mini)',
+        help='folder for logs and checkpoints (default: work_dirs/SYSTEM/CONFIG, with _DIR for --data and _mini for '
+        '--mini)',
     )
     parser.add_argument(
         '--dry-run',
         action='store_true',
-        help='build everything, take one training step, predict for one validation image, print what the training '
-        'will be, and write nothing; if the training would fail, print one line and end with exit code 2',
+        help='take one training step, predict for one validation image, and print what the training will be or why '
+        'it would fail; write nothing',
     )
     parser.add_argument(
         '--resume',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='go on from CHECKPOINT; without a value from the latest checkpoint in the work dir, or from the start '
-        'if there is none',
+        help='go on from CHECKPOINT, or from the latest one in the work dir, if it has one',
     )
 
 
 def add_computation(parser: ToolParser) -> None:
     """Add how it is computed: precision, compilation, processes, random numbers."""
-    parser.add_amp()
+    parser.add_shared('--amp', '--cuda-graphs')
     parser.add_argument(
         '--compile',
         nargs='?',
         const='inductor',
         metavar='BACKEND',
-        help='compile backbone and neck with torch.compile and this backend, inductor without a value, which takes '
-        'minutes: of detectors for all sizes of images, of others for the first one, and at a second one for all',
+        help='compile backbone and neck by torch.compile with this backend, inductor without a value: takes minutes',
     )
-    parser.add_cuda_graphs()
     parser.add_argument(
         '--strategy',
         metavar='FILE',
@@ -127,17 +119,16 @@ def add_computation(parser: ToolParser) -> None:
     )
     parser.add_argument(
         '--hang-timeout',
-        type=seconds,
+        type=float,
         metavar='SECONDS',
-        help='of several processes: end if one waits as long for another, so that tools/dist_train.sh starts again; '
-        "the config's env_cfg.dist_cfg.timeout (default: what the config says, 2400 in those of the package)",
+        help="end if one process waits as long for another (default: the config's env_cfg.dist_cfg.timeout, 2400)",
     )
-    parser.add_argument('--seed', type=seed, help="seed of all random numbers (default: the config's, else drawn)")
+    parser.add_integer('--seed', minimum=0, help="seed of all random numbers (default: the config's, else drawn)")
     parser.add_argument(
         '--deterministic',
         action='store_true',
-        help='the same losses in every run with the same seed; slower, and the run ends with an error that names the '
-        'operation if one has no deterministic GPU kernel',
+        help='the same losses in every run with the same seed; slower, and an error if an operation has no such GPU '
+        'kernel',
     )
 
 
@@ -149,7 +140,7 @@ def add_reading(parser: ToolParser) -> None:
         help='leave out images and annotations that cannot be loaded, and log and count them, instead of ending with '
         'an error that names the first',
     )
-    parser.add_shards()
+    parser.add_shared('--shards')
     parser.add_integer(
         '--shuffle-shards',
         minimum=1,
@@ -163,16 +154,14 @@ def add_reading(parser: ToolParser) -> None:
     chosen.add_argument(
         '--balance-classes',
         action='store_true',
-        help='let rare classes count more: of segmentors by weights of their pixels, of detectors and classifiers by '
-        'images that come more often in an epoch',
+        help='of segmentors: let the pixels of rare classes count more',
     )
     chosen.add_argument(
         '--fraction',
         type=float,
         metavar='F',
-        help='for classification: train on this fraction of the images of each class, the same ones in every run, '
-        'for 1 / F times the epochs (schedule, validation and checkpoints, too), so that the network sees as many '
-        'images as in the whole training (ConViT, table 2)',
+        help='classifiers: train on this fraction of the images of each class, for 1 / F times the epochs (ConViT, '
+        'table 2)',
     )
 
 
@@ -191,8 +180,8 @@ def main() -> None:
     model = model_of(config)
     if args.load_from:
         config.load_from = args.load_from
-        config.resume = False  # which the config of a work dir whose training was resumed says
-    set_randomness(config, args.seed, args.deterministic)
+        config.resume = False  # the config of a work dir whose training was resumed says so
+    set_randomness(config, args.deterministic)
     if args.shuffle_shards:
         if not args.shards:
             raise InputError('--shuffle-shards needs the folder of shards: add --shards DIR')
@@ -204,15 +193,25 @@ def main() -> None:
     set_start(config, model)
     if not config.get('resume'):
         check_initial_weights(config)
-    set_computation(config, args)
-    if args.skip_bad_data:
-        set_skip_bad_data(config)
+    set_computation(
+        config,
+        amp=args.amp,
+        strategy=args.strategy,
+        compile=args.compile,
+        cuda_graphs=args.cuda_graphs,
+        options=args.cfg_options,
+    )
+    if args.skip_bad_data and all(
+        hook.type != 'bioattn_mm.SkipBadDataHook' for hook in config.get('custom_hooks', [])
+    ):
+        interval = config.get('default_hooks', {}).get('logger', {}).get('interval', 10)
+        add_hook(config, 'SkipBadDataHook', interval=interval)
     set_trackers(config, args.log)
 
     if args.dry_run:
         if is_main_process():
             print('\n'.join([*config.get('own_data', []), *notes]))
-        dry_run(config, args.cfg_options)
+        dry_run(config)
         return
     is_first = rank_and_size(args.launcher)[0] == 0
     with locked(config.work_dir, WAIT if restarted else 0) if is_first else nullcontext():
@@ -227,8 +226,9 @@ def main() -> None:
 def read_config(args: argparse.Namespace, data: DataArguments | None) -> Config:
     """The config with what the command line says of data, model and schedule."""
     options = dict(args.cfg_options or {})
-    if args.hang_timeout is not None:
-        options['env_cfg.dist_cfg.timeout'] = args.hang_timeout
+    for key, value in {'env_cfg.dist_cfg.timeout': args.hang_timeout, 'randomness.seed': args.seed}.items():
+        if value is not None:
+            options[key] = value
     return load_config(
         args.config,
         data=data,
@@ -244,25 +244,9 @@ def read_config(args: argparse.Namespace, data: DataArguments | None) -> Config:
     )
 
 
-def set_computation(config: Config, args: argparse.Namespace) -> None:
-    """Set precision, strategy, compilation and CUDA graphs as the command line says."""
-    if args.amp:
-        set_amp(config, args.amp)
-    if args.strategy and args.cuda_graphs:
-        raise InputError('--cuda-graphs goes with data parallel alone: leave out --strategy')
-    if args.strategy:
-        set_strategy(config, args.strategy, args.cfg_options)
-    if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
-        raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
-    if args.compile:
-        set_compile(config, args.compile)
-    if args.cuda_graphs:
-        set_cuda_graphs(config, args.cuda_graphs)
-
-
 def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
     """Train with a config that is complete; the notes are logged."""
-    with failures_in_one_line(config, args.cfg_options) as hook:
+    with failures_in_one_line(config) as hook:
         runner = build_runner(config)
         if config.get('resume'):
             # The config keeps them, because it can start another training from the work dir.
@@ -272,82 +256,33 @@ def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
         for line in (*config.get('own_data', []), *notes):
             runner.logger.info(line)
         warn_if_unseeded(runner)
-        with readable_log(runner), summarised(runner, log_interval(config)):
+        with readable_log(runner), summarised(runner):
             runner.train()
         if hook.is_first:
             runner.logger.warning(
                 f'nothing was left to train: {config.load_from} has all steps that train_cfg asks for'
             )
+        if is_main_process():
+            log_next_commands(runner)
 
 
-def seconds(text: str) -> float:
-    """A time of the command line."""
-    value = float(text)
-    if not 0 < value < float('inf'):
-        raise argparse.ArgumentTypeError(f'expected more than 0 seconds, got {text}')
-    return value
-
-
-def seed(text: str) -> int:
-    """A seed of the command line, which NumPy takes, too."""
-    value = int(text)
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f'expected a whole number from 0 to 4294967295, got {text}')
-    return value
-
-
-def set_randomness(config: Config, seed: int | None, deterministic: bool) -> None:
-    """Set the seed of a run, and use deterministic operations if asked for.
-
-    If neither the command line nor the config has a seed, the Runner draws one for all processes.
-    """
-    config.randomness = {'seed': None, **config.get('randomness', {})}
-    if seed is not None:
-        config.randomness.seed = seed
-    if deterministic:
-        config.randomness.deterministic = True
-        # cuBLAS is deterministic only if this is set before it starts.
-        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-
-
-def set_amp(config: Config, dtype: str) -> None:
-    """Train in mixed precision, float16 with a loss scale, by default a dynamic one."""
-    autocast_dtype(dtype, 'cuda' if torch.cuda.is_available() else 'cpu')
-    wrapper = config.optim_wrapper
-    kind = wrapper.get('type', 'OptimWrapper')
-    if kind not in WRAPPERS:
-        raise InputError(f'--amp needs an optim_wrapper of type OptimWrapper, this config has {kind}')
-    if dtype == 'float16':
-        wrapper.update(type='AmpOptimWrapper', dtype=dtype)
-        wrapper.setdefault('loss_scale', 'dynamic')
+def log_next_commands(runner: Runner | FlexibleRunner) -> None:
+    """Log the best checkpoint, or else the latest one, and the commands that use it, if there is one."""
+    known = runner.message_hub.runtime_info
+    best = next((path for key, path in known.items() if key.startswith('best_ckpt') and path), None)
+    checkpoint = best or latest_checkpoint(runner.work_dir)
+    if checkpoint is None:
         return
-    wrapper.type = 'bioattn_mm.BFloat16OptimWrapper'
-    wrapper.pop('dtype', None)
-    wrapper.pop('loss_scale', None)
-
-
-def set_compile(config: Config, backend: str) -> None:
-    """Compile backbone and neck with a backend of torch.compile."""
-    known = torch.compiler.list_backends(exclude_tags=())
-    if backend not in known:
-        raise InputError(f'torch.compile has no backend {backend!r}: expected one of {", ".join(known)}')
-    # Images of detectors have many sizes; those of others have one in training.
-    dynamic = True if config.default_scope == 'mmdet' else None
-    hook = dict(type='bioattn_mm.CompileHook', backend=backend, dynamic=dynamic)
-    config.custom_hooks = [*config.get('custom_hooks', []), hook]
-
-
-def set_skip_bad_data(config: Config) -> None:
-    """Leave out training samples that cannot be loaded, and log their number as often as the losses."""
-    hooks = config.get('custom_hooks', [])
-    if any(hook.type == 'bioattn_mm.SkipBadDataHook' for hook in hooks):
-        return
-    config.custom_hooks = [*hooks, dict(type='bioattn_mm.SkipBadDataHook', interval=log_interval(config))]
-
-
-def log_interval(config: Config) -> int:
-    """Iterations from one line of the log to the next."""
-    return config.get('default_hooks', {}).get('logger', {}).get('interval', 10)
+    files = [str(Path(runner.work_dir, Path(runner.cfg.filename).name)), str(checkpoint)]
+    files = [path if '://' in path else min(path, os.path.relpath(path), key=len) for path in files]
+    score = f', {known["best_score"]:.4g}' if 'best_score' in known else ''
+    program = 'bioattn {}' if ToolParser.command else 'python tools/{}.py'
+    lines = [f'{"best" if best else "latest"} checkpoint{score}: {files[1]}', 'next:']
+    lines += [
+        f'  {program.format("test")} {shlex.join(files)}',
+        f'  {program.format("predict")} {shlex.join(files)} IMAGE',
+    ]
+    runner.logger.info('\n'.join(['', *lines]))
 
 
 if __name__ == '__main__':

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import InputError
-from ..layers import AggregatedAttention, SlidingWindowAttention
 from ..ops.backends import HOW_TO_BUILD, LIBRARY_IS_LOADED, choose_backend
+from ..systems.transnext import AggregatedAttention
 
 Shape = tuple[int, ...]
 
@@ -32,23 +32,16 @@ def count_multiply_adds(network: nn.Module, x: Tensor) -> dict[str, int]:
     Biases, norms, activations, softmax, resizing, pooling and element-wise arithmetic are not counted.
 
     Args:
-        network: A module on the CPU, where each of these is a separate operator. In eval mode, which the caller sets,
-            it caches what depends only on the size of the input.
+        network: A module on the CPU, where each of these is a separate operator.
         x: Its input.
 
     Returns:
-        Multiply-adds by the module's name in `network`, '' for the whole. A module that is used under several names
-        has the first one.
-
-    Raises:
-        InputError: The network has attention to windows, and its compiled operators, which are counted, do not run.
+        Multiply-adds by the module's name in `network`, '' for the whole. A module of several names has the first.
     """
-    windows = (AggregatedAttention, SlidingWindowAttention)
-    has_windows = any(isinstance(module, windows) for module in network.modules())
+    has_windows = any(isinstance(module, AggregatedAttention) for module in network.modules())
     if has_windows and choose_backend(x.device, None) == 'reference':
-        raise InputError(
-            f'multiply-adds are counted at the compiled operators, which do not run here; {HOW_TO_BUILD}'
-        )
+        why = 'multiply-adds are counted at the compiled operators, which do not run here'
+        raise InputError(f'{why}; {HOW_TO_BUILD}')
     # The fast path of PyTorch's attention layers is a single operator without a formula.
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -118,16 +111,8 @@ def bilinear_samples(*_, out_shape: Shape, **__) -> int:
     return 2 * 4 * math.prod(out_shape)
 
 
-def real_fourier_transform(x: Shape, axes: list[int], *_, **__) -> int:
-    return _transforms(x, axes)
-
-
-def inverse_real_fourier_transform(x: Shape, axes: list[int], *_, out_shape: Shape, **__) -> int:
-    return _transforms(out_shape, axes)
-
-
-def _transforms(real: Shape, axes: list[int]) -> int:
-    """Fourier transform of real numbers of a shape along some of its axes."""
+def fourier_transform(x: Shape, axes: list[int], *_, out_shape: Shape, **__) -> int:
+    real = max(x, out_shape, key=math.prod)  # of the other the half is left out that follows from it
     return round(2 * 1.25 * math.prod(real) * math.log2(math.prod(real[axis] for axis in axes)))
 
 
@@ -141,18 +126,19 @@ complex_products._get_raw = True
 FORMULAS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: scaled_dot_product_attention,
     torch.ops.aten.grid_sampler_2d: bilinear_samples,
-    torch.ops.aten._fft_r2c: real_fourier_transform,
-    torch.ops.aten._fft_c2r: inverse_real_fourier_transform,
+    torch.ops.aten._fft_r2c: fourier_transform,
+    torch.ops.aten._fft_c2r: fourier_transform,
     torch.ops.aten.mul: complex_products,
 }
 if LIBRARY_IS_LOADED:
+    ours = torch.ops.bioattn_mm
     FORMULAS |= {
-        torch.ops.bioattn_mm.aggregated_attention: aggregated_attention,
-        torch.ops.bioattn_mm.relative_bias_attention: relative_bias_attention,
-        torch.ops.bioattn_mm.peripheral_attention: peripheral_attention,
-        torch.ops.bioattn_mm.cosine_attention: cosine_attention,
-        torch.ops.bioattn_mm.gated_convolution: gated_convolution,
-        torch.ops.bioattn_mm.sliding_window_qk: sliding_window_qk,
-        torch.ops.bioattn_mm.sliding_window_av: sliding_window_av,
-        torch.ops.bioattn_mm.log_cpb_table: log_cpb_table,
+        ours.aggregated_attention: aggregated_attention,
+        ours.relative_bias_attention: relative_bias_attention,
+        ours.peripheral_attention: peripheral_attention,
+        ours.cosine_attention: cosine_attention,
+        ours.gated_convolution: gated_convolution,
+        ours.sliding_window_qk: sliding_window_qk,
+        ours.sliding_window_av: sliding_window_av,
+        ours.log_cpb_table: log_cpb_table,
     }

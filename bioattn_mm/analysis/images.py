@@ -12,14 +12,19 @@ from mmengine.structures import BaseDataElement
 from timm.layers import to_2tuple
 from torch import Tensor
 
-from ..datasets.transforms import name_bad_files
+from ..data.transforms import name_bad_files
 from ..errors import InputError
-from ..run_config.pipelines import data_preprocessor_of, find_datasets, image_kind, type_name, without_annotations
-from ..runtime.channels import shown
-from ..runtime.inputs import images_below
+from ..runtime.images import shown
+from ..runtime.paths import images_below
+from ..training.config.pipelines import (
+    data_preprocessor_of,
+    find_datasets,
+    image_kind,
+    type_name,
+    without_annotations,
+)
 
-# Transforms that read the image, of the configs and of mmdet's and mmseg's inference APIs.
-LOADERS = ('LoadImageFromFile', 'CheckedLoadImageFromFile', 'LoadChannelsFromFile', 'InferencerLoader')
+LOADERS = ('LoadImageFromFile', 'CheckedLoadImageFromFile', 'LoadChannelsFromFile')
 # Where the shorter side of images is given, the longer one gets at most this many times as long.
 MAX_ASPECT_RATIO = 4
 
@@ -32,9 +37,9 @@ class PreparedImage:
         path: Its file; None for an image that was given as an array.
         original_size: (height, width) of the file in pixels.
         pixels: The image after the pipeline, before normalisation: RGB, uint8 (H, W, 3); of images of other channels
-            three of them (see `runtime.channels.shown`).
+            three of them (see `runtime.images.shown`).
         inputs: The model's input, (1, channels, H', W'), normalised and possibly padded at the bottom and right.
-        batch: The image and its data sample as the pipeline gave them: a batch of one for `model.test_step`.
+        batch: What the pipeline gave: a batch of one for `model.test_step`.
     """
 
     path: Path | None
@@ -44,11 +49,7 @@ class PreparedImage:
     batch: dict[str, list]
 
     def input_pixel(self, query: tuple[int, int]) -> tuple[int, int]:
-        """Row and column in `pixels`, and so in `inputs`, of a pixel (row, column) of the file.
-
-        Raises:
-            InputError: The file has no such pixel.
-        """
+        """Row and column in `pixels`, and so in `inputs`, of a pixel (row, column) of the file."""
         height, width = self.original_size
         if not (0 <= query[0] < height and 0 <= query[1] < width):
             name = self.path or 'the image'
@@ -60,30 +61,23 @@ class PreparedImage:
 def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
     """An image, or the first images of a folder and its subfolders, in the order of their paths.
 
-    Args:
-        config: Config whose folder of validation images is taken if `folder` is None.
-        folder: The folder, or the file of an image.
-        limit: Maximum number of images.
-
-    Raises:
-        InputError: The folder does not exist, or has no images.
+    Without a folder it is that of the config's validation images.
     """
-    path = Path(folder) if folder else _validation_folder(config)
+    if folder:
+        path = Path(folder)
+    else:
+        dataset = next(find_datasets(config.val_dataloader), None)
+        if dataset is None:
+            raise InputError(f'{config.filename} names no folder of validation images: name one with --images')
+        prefix = dataset.get('data_prefix', {})
+        if isinstance(prefix, dict):
+            prefix = next((prefix[key] for key in ('img_path', 'img') if key in prefix), '')
+        path = Path(dataset['data_root']) / prefix
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise InputError(f'no image or folder of images at {path}: name one with --images')
     return images_below(path)[:limit]
-
-
-def _validation_folder(config: Config) -> Path:
-    dataset = next(find_datasets(config.val_dataloader), None)
-    if dataset is None:
-        raise InputError(f'{config.filename} names no folder of validation images: name one with --images')
-    prefix = dataset.get('data_prefix', {})
-    if isinstance(prefix, dict):
-        prefix = next((prefix[key] for key in ('img_path', 'img') if key in prefix), '')
-    return Path(dataset['data_root']) / prefix
 
 
 class ImageReader:
@@ -93,13 +87,10 @@ class ImageReader:
         config: Config of a model in mmdet, mmseg or mmpretrain.
         size: (height, width) in pixels that images are resized to, whatever their aspect ratio; an int for the
             length of the shorter side, with the aspect ratio kept and the longer side at most `MAX_ASPECT_RATIO`
-            times as long; None for the pipeline's own resize. Classifiers' pipelines cut the middle out of what they
-            have resized: the whole image is resized to the size of that instead, so that pixels of the file and of
-            the input correspond.
+            times as long; None for the pipeline's own resize. Where the pipeline cuts out the middle, as those of
+            classifiers do, the whole image is resized to the size of that, so that pixels of file and input
+            correspond.
         device: Device of the model's inputs.
-
-    Raises:
-        InputError: `size` is given, and the pipeline does not have exactly one resize to replace.
     """
 
     def __init__(self, config: Config, size: tuple[int, int] | int | None = None, device: str = 'cpu') -> None:
@@ -107,19 +98,17 @@ class ImageReader:
         self.kind = image_kind(config)
         steps = _test_steps(config)
         crop = next((step for step in steps if type_name(step) == 'CenterCrop'), None)
+        resizes = [step for step in steps if 'Resize' in step['type']]
         if size is None and crop is not None:
             resize = dict(type='Resize', scale=to_2tuple(crop['crop_size']), keep_ratio=False)
-            steps = [resize if step is crop else step for step in steps if 'Resize' not in step['type']]
+            steps = [resize if step is crop else step for step in steps if step not in resizes]
         elif size is not None:
-            resizes = [index for index, step in enumerate(steps) if 'Resize' in step['type']]
             if len(resizes) != 1:
                 raise InputError(f'--size needs one resize in the test pipeline, this config has {len(resizes)}')
-            if isinstance(size, int):
-                resize = dict(scale=(size * MAX_ASPECT_RATIO, size), keep_ratio=True)
-            else:
-                resize = dict(scale=(size[1], size[0]), keep_ratio=False)
-            steps[resizes[0]] = dict(type='Resize', **resize)
-            steps = [step for step in steps if step is not crop]
+            keep_ratio = isinstance(size, int)
+            scale = (size * MAX_ASPECT_RATIO, size) if keep_ratio else (size[1], size[0])
+            resize = dict(type='Resize', scale=scale, keep_ratio=keep_ratio)
+            steps = [resize if step in resizes else step for step in steps if step is not crop]
         is_loader = [type_name(step) in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
         name_bad_files(self.load)
@@ -127,10 +116,7 @@ class ImageReader:
         self.preprocessor = MODELS.build(data_preprocessor_of(config)).to(device)
 
     def __call__(self, image: Path | np.ndarray) -> PreparedImage:
-        """Prepare one image.
-
-        Args:
-            image: Its file, or BGR values, uint8 (H, W, 3).
+        """Prepare an image: its file, or BGR values, uint8 (H, W, 3).
 
         Raises:
             InputError: The file cannot be decoded.
@@ -141,13 +127,10 @@ class ImageReader:
         else:
             path, loaded = image, self.load(dict(img_path=str(image), img_id=0))
         packed = self.pipeline(loaded)
-        return self._prepared(path, packed['inputs'], packed['data_samples'])
+        return self.prepared(path, packed['inputs'], packed['data_samples'])
 
-    def replace(self, image: PreparedImage, pixels: Tensor) -> PreparedImage:
-        """An image with other pixels: (C, H, W) from 0 to 255, in the order of colours of `image.batch['inputs']`."""
-        return self._prepared(image.path, pixels, image.batch['data_samples'][0])
-
-    def _prepared(self, path: Path | None, pixels: Tensor, sample: BaseDataElement) -> PreparedImage:
+    def prepared(self, path: Path | None, pixels: Tensor, sample: BaseDataElement) -> PreparedImage:
+        """What the data preprocessor makes of the pipeline's output: pixels (C, H, W) from 0 to 255, data sample."""
         batch = dict(inputs=[pixels], data_samples=[sample])
         inputs = self.preprocessor(copy.deepcopy(batch), False)['inputs']
         image = pixels.permute(1, 2, 0).cpu().numpy()
@@ -157,10 +140,7 @@ class ImageReader:
 
 
 def shorter_side(config: Config) -> int | None:
-    """Length of the shorter side, in pixels, that the test pipeline of a config resizes images to.
-
-    None if the pipeline does not have exactly one resize to a scale.
-    """
+    """Length of the shorter side in pixels after a config's test pipeline; None without exactly one resize."""
     scales = [step.get('scale') for step in _test_steps(config) if 'Resize' in step['type']]
     return min(scales[0]) if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else None
 
@@ -175,12 +155,9 @@ def stride_of(grid: tuple[int, int], size: tuple[int, int]) -> int:
     """Stride of a layer's tokens in pixels: a power of two, or of other models 7, 14 or a multiple.
 
     Args:
-        grid: (height, width) of the token grid: `size` divided by the stride, rounded up, or down for models that
-            leave out the rest.
+        grid: (height, width) of the tokens: `size` divided by the stride, rounded up, or down for models that leave
+            out the rest.
         size: (height, width) of the model's input in pixels.
-
-    Raises:
-        ValueError: No stride gives this grid.
     """
     for stride in (*(2**exponent for exponent in range(10)), *(7 * 2**exponent for exponent in range(5))):
         up, down = (tuple((length + rest) // stride for length in size) for rest in (stride - 1, 0))

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .gaussian_fit import fit_gaussian
 from .images import stride_of
+from .maps import fit_gaussian
 
 # The areas that hold these shares of the whole contribution are measured.
 SHARES = (0.2, 0.5, 0.8, 0.99)
@@ -38,22 +38,19 @@ def feature_gradients(
         The gradient, (B, H, W), for each output.
     """
     x = x.detach().requires_grad_()
+    sums = []
     with torch.enable_grad():
-        outputs = model(x)
-        places = [_place(tuple(output.shape[2:]), tuple(x.shape[2:]), pixel) for output in outputs]
-        features = [output[:, :, row, column] for output, (row, column) in zip(outputs, places)]
-        if alternate:
-            features = [feature * (-1) ** torch.arange(feature.shape[1], device=x.device) for feature in features]
-        sums = [feature.mean(1).sum() for feature in features]
+        for output in model(x):
+            height, width = output.shape[2:]
+            row, column = height // 2, width // 2
+            if pixel is not None:
+                stride = stride_of((height, width), tuple(x.shape[2:]))
+                row, column = (place // stride for place in pixel)
+            feature = output[:, :, row, column]
+            if alternate:
+                feature = feature * (-1) ** torch.arange(feature.shape[1], device=x.device)
+            sums.append(feature.mean(1).sum())
     return [torch.autograd.grad(total, x, retain_graph=True)[0].mean(1) for total in sums]
-
-
-def _place(grid: tuple[int, int], size: tuple[int, int], pixel: tuple[int, int] | None) -> tuple[int, int]:
-    """Row and column of a feature map, of the pixel or of the centre."""
-    if pixel is None:
-        return grid[0] // 2, grid[1] // 2
-    stride = stride_of(grid, size)
-    return pixel[0] // stride, pixel[1] // stride
 
 
 def receptive_fields(
@@ -63,11 +60,7 @@ def receptive_fields(
 
     ReLU keeps the pixels that raise the feature. The field is 0 if the mean over the channels is constant, as
     after the LayerNorm of an untrained model, whose weights are all equal: the gradient is then rounding noise.
-
-    Args:
-        model: See `feature_gradients`.
-        images: At least one image, (1, 3, H, W); all of one size.
-        pixel: See `feature_gradients`.
+    There must be an image, and all must be (1, 3, H, W) of one size.
 
     Returns:
         The contributions, float64 (H, W), for each output.
@@ -87,9 +80,7 @@ def receptive_fields(
 def area_fractions(contributions: np.ndarray, shares: tuple[float, ...] = SHARES) -> list[float]:
     """Fractions of the image's area that hold shares of the whole contribution, in as few pixels as possible.
 
-    Args:
-        contributions: Contribution of each pixel, (H, W), none negative; all zero gives NaN.
-        shares: Shares between 0 and 1.
+    `contributions` (H, W) are not negative; all zero gives NaN.
     """
     ordered = np.sort(contributions, axis=None)[::-1].cumsum()
     if ordered[-1] == 0:
@@ -100,14 +91,7 @@ def area_fractions(contributions: np.ndarray, shares: tuple[float, ...] = SHARES
 
 
 def fit_field(contributions: np.ndarray) -> dict[str, float]:
-    """Fit a Gaussian to a receptive field, scaled so that its largest contribution is 1.
-
-    Args:
-        contributions: Contribution of each pixel, (H, W).
-
-    Returns:
-        R^2 and parameters as of `fit_gaussian`, lengths in pixels, the centre relative to that of the image.
-    """
+    """`fit_gaussian` of a receptive field (H, W), scaled so that its largest contribution is 1; lengths in pixels."""
     block = [-(-length // FIT_LENGTH) for length in contributions.shape]
     rows, columns = (length // size for length, size in zip(contributions.shape, block))
     # Pixels beyond whole blocks are cropped equally at both ends.
@@ -115,7 +99,7 @@ def fit_field(contributions: np.ndarray) -> dict[str, float]:
     blocks = contributions[top : top + rows * block[0], left : left + columns * block[1]]
     blocks = blocks.reshape(rows, block[0], columns, block[1]).mean((1, 3))
     peak = blocks.max()
-    values, _ = fit_gaussian(blocks / peak if peak > 0 else blocks)
+    values = fit_gaussian(blocks / peak if peak > 0 else blocks)
     for key, size in zip(('sigma_y', 'center_y', 'sigma_x', 'center_x'), np.repeat(block, 2)):
         values[key] *= float(size)
     return values

@@ -4,10 +4,8 @@ After Michaelis et al. 2019, "Benchmarking robustness in object detection": the 
 (mPC), `1 / (corruptions * severities) * sum P_cs`, and the relative one (rPC), `mPC / P_clean`.
 """
 
-import copy
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -16,30 +14,29 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from torch import Tensor
 
-from ..checkpoints import fetch
-from ..datasets.imagenet import corruption_folder, mean_corruption_error
+from ..data.classification import corruption_folder, mean_corruption_error
 from ..errors import InputError
-from ..files import read_json, write_json
-from ..run_config.imagenet import set_test_set
-from ..run_config.pipelines import find_datasets, image_kind
-from .attacks import Attack, AttackHook, check_attackable, fgsm, pgd
-from .evaluation import Advance, TrainedModel
+from ..runtime.files import read_json, write_json
+from ..training.config.pipelines import find_datasets, image_kind
+from ..training.config.testing import set_test_set
+from .attacks import AttackHook, check_attackable, fgsm, pgd
+from .evaluation import TrainedModel
 
-# Name and level of the test on the images as they are.
-CLEAN = ('none', 0)
-OTHER_FOLDER = 'name another folder for --out'
-
-# What is done to the images of a test, such as ('fog', 3) or ('pgd', '4/255').
+# A condition is what a test does to its images and how much of it, such as ('fog', 3) or ('pgd', '4/255').
 Condition = tuple[str, int | str]
+# The images as they are.
+CLEAN: Condition = ('none', 0)
+OTHER_FOLDER = 'name another folder for --out'
 
 
 @dataclass(frozen=True)
 class Corruptions:
-    """Tests on the images of the test set, corrupted as ImageNet-C is, or on the files of ImageNet-C.
+    """Tests on corrupted images.
 
     Attributes:
-        names: Names of corruptions.
+        names: Corruptions of ImageNet-C.
         levels: Severities, 1 to 5.
         imagenet_c: Folder of ImageNet-C, for classifiers of ImageNet-1k; None to corrupt the config's own test set.
     """
@@ -50,7 +47,7 @@ class Corruptions:
 
     @property
     def settings(self) -> dict:
-        """The settings by the tool's options, to be compared with those of earlier results."""
+        """By the tool's options, to be compared with those of earlier results."""
         return dict(corruptions=self.names, severities=self.levels, imagenet_c=self.imagenet_c)
 
     @property
@@ -59,19 +56,7 @@ class Corruptions:
         return list(product(self.names, self.levels))
 
     def change(self, config: Config, name: str, level: int) -> list[Hook]:
-        """Let a config test on corrupted images.
-
-        Args:
-            config: Changed in place.
-            name: A corruption.
-            level: Its severity.
-
-        Returns:
-            Hooks that the Runner needs: none.
-
-        Raises:
-            InputError: The config's pipeline or model does not fit, or there is no such folder of ImageNet-C.
-        """
+        """Let a config test under a condition, and return the hooks that its Runner needs."""
         if self.imagenet_c is None:
             insert_corruption(config, name, level)
             return []
@@ -85,77 +70,54 @@ class Corruptions:
 
 @dataclass(frozen=True)
 class Attacks:
-    """Tests on adversarial images of the test set.
+    """Tests on adversarial images, with the interface of `Corruptions`.
 
     Attributes:
-        names: 'fgsm', 'pgd' or both.
-        levels: Epsilons as 'N/255', where N is the largest change of a pixel value.
+        names: Of `ATTACKS`.
+        levels: Epsilons as 'N/255', N in values of pixels.
         steps: Number of PGD's steps.
-        step_size: Change of a pixel value in one of them; None for 2.5 epsilon / steps.
-        restarts: Number of PGD's restarts.
     """
 
     names: list[str]
     levels: list[str]
     steps: int = 5
-    step_size: float | None = None
-    restarts: int = 1
+
+    conditions = Corruptions.conditions
 
     @property
     def settings(self) -> dict:
-        """The settings by the tool's options, to be compared with those of earlier results."""
-        return dict(
-            attack=self.names,
-            epsilon=self.levels,
-            steps=self.steps,
-            step_size=self.step_size,
-            restarts=self.restarts,
-        )
-
-    @property
-    def conditions(self) -> list[Condition]:
-        """Every attack with every epsilon."""
-        return list(product(self.names, self.levels))
-
-    def attack(self, name: str, level: str) -> Attack:
-        """The attack of a name and an epsilon."""
-        epsilon = float(level.removesuffix('/255'))
-        return fgsm(epsilon) if name == 'fgsm' else pgd(epsilon, self.steps, self.step_size, self.restarts)
+        return dict(attack=self.names, epsilon=self.levels, steps=self.steps)
 
     def change(self, config: Config, name: str, level: str) -> list[Hook]:
-        """Hooks that let a Runner of a config test on adversarial images.
-
-        Args:
-            config: Stays as it is.
-            name: An attack.
-            level: Its epsilon.
-
-        Raises:
-            InputError: The model or its images cannot be attacked.
-        """
         check_attackable(config)
-        return [AttackHook(self.attack(name, level))]
+        epsilon = float(level.removesuffix('/255'))
+        return [AttackHook(fgsm(epsilon) if name == 'fgsm' else pgd(epsilon, self.steps))]
 
 
 class Results:
-    """Metrics of each model and condition, in a file for each, so that an interrupted run can go on.
+    """Results of tests in a folder, so that an interrupted run can go on.
 
     Args:
-        folder: Folder of the files. It may hold earlier results of the same models.
+        folder: The folder; made if it does not exist.
         models: The models by name.
         settings: Settings of the run by option. Lists, such as names of corruptions, must have all earlier entries;
             all else must be as it was.
 
     Attributes:
-        models: For each model its files and the hashes of their contents, of the config after all overrides.
-
-    Raises:
-        InputError: The folder has results of other models or settings, or some that are not asked for.
+        models: For each model its files, and hashes of its config, after all overrides, and of its weights.
     """
 
     def __init__(self, folder: Path, models: dict[str, TrainedModel], settings: dict) -> None:
         self.folder = folder
-        self.models = {name: _describe(model) for name, model in models.items()}
+        self.models = {
+            name: dict(
+                config=str(model.config.filename),
+                checkpoint=model.checkpoint,
+                config_sha256=hashlib.sha256(model.config.pretty_text.encode()).hexdigest(),
+                checkpoint_sha256=_sha256_of(model.state_dict),
+            )
+            for name, model in models.items()
+        }
         path = folder / 'settings.json'
         if path.exists():
             self._check(read_json(path, OTHER_FOLDER, models=dict), settings)
@@ -164,113 +126,54 @@ class Results:
 
     def _check(self, earlier: dict, settings: dict) -> None:
         for name, description in earlier.pop('models').items():
+            found = f'{self.folder} has results of {name}'
             if name not in self.models:
-                raise InputError(
-                    f'{self.folder} has results of {name}, which is not asked for: add it, or {OTHER_FOLDER}'
-                )
+                raise InputError(f'{found}, which is not asked for: add it, or {OTHER_FOLDER}')
             for part in ('config', 'checkpoint'):
                 if description[f'{part}_sha256'] != self.models[name][f'{part}_sha256']:
-                    raise InputError(
-                        f'{self.folder} has results of {name} with another {part} ({description[part]}): '
-                        f'{OTHER_FOLDER}'
-                    )
+                    raise InputError(f'{found} with another {part} ({description[part]}): {OTHER_FOLDER}')
         for key, value in earlier.items():
-            option = f'--{key.replace("_", "-")}'
-            if key not in settings:
-                raise InputError(f'{self.folder} has results of another kind, with {option}: {OTHER_FOLDER}')
-            if isinstance(value, list):
-                missing = [str(item) for item in value if item not in settings[key]]
-                if missing:
-                    raise InputError(
-                        f'{self.folder} has {option} {" ".join(missing)} too: ask for them, or {OTHER_FOLDER}'
-                    )
-            elif value != settings[key]:
-                raise InputError(
-                    f'{self.folder} has results with {option} {value}, not {settings[key]}: {OTHER_FOLDER}'
-                )
+            new = settings.get(key)
+            if value != new and not (isinstance(value, list) and isinstance(new, list) and set(value) <= set(new)):
+                values = ' '.join(map(str, value)) if isinstance(value, list) else value
+                option = f'--{key.replace("_", "-")} {values}'
+                raise InputError(f'{self.folder} has results with {option}: ask for the same, or {OTHER_FOLDER}')
 
-    def load(self, model: str, name: str, level: int | str) -> dict[str, float] | None:
+    def load(self, model: str, condition: Condition) -> dict[str, float] | None:
         """The metrics of a test; None if it was not done yet."""
-        path = self._path(model, name, level)
+        path = self._path(model, condition)
         if not path.exists():
             return None
-        return {
-            key: math.nan if value is None else value
-            for key, value in read_json(path, 'remove it, and the test is done again').items()
-        }
+        metrics = read_json(path, 'remove it, and the test is done again')
+        return {key: math.nan if value is None else value for key, value in metrics.items()}
 
-    def values(self, metric: str, conditions: list[Condition]) -> dict[str, dict[Condition, float]]:
-        """A metric by model and condition, of tests that are done."""
-        # An evaluator that gets no predictions reports no metrics.
-        return {name: {pair: self.load(name, *pair).get(metric, 0.0) for pair in conditions} for name in self.models}
-
-    def save(self, model: str, name: str, level: int | str, metrics: dict[str, float]) -> None:
-        """Keep the metrics of a test."""
-        path = self._path(model, name, level)
+    def save(self, model: str, condition: Condition, metrics: dict[str, float]) -> None:
+        path = self._path(model, condition)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, metrics)
 
-    def _path(self, model: str, name: str, level: int | str) -> Path:
-        return self.folder / model / f'{name}_{level}.json'.replace('/', '_')
+    def _path(self, model: str, condition: Condition) -> Path:
+        return self.folder / model / f'{file_name(condition)}.json'
 
 
-def _describe(model: TrainedModel) -> dict[str, str]:
-    return dict(
-        config=str(model.config.filename),
-        checkpoint=model.checkpoint,
-        config_sha256=hashlib.sha256(model.config.pretty_text.encode()).hexdigest(),
-        checkpoint_sha256=_sha256_of(model),
-    )
+def file_name(condition: Condition) -> str:
+    """A condition in names of files: 'pgd_4_255' for ('pgd', '4/255')."""
+    return '{}_{}'.format(*condition).replace('/', '_')
 
 
-def _sha256_of(model: TrainedModel) -> str:
-    """The hash of a checkpoint's file; of one that is a URL or a folder, that of its weights."""
-    file = Path(fetch(model.checkpoint))
-    if file.is_file():
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+def _sha256_of(state_dict: dict[str, Tensor]) -> str:
+    """The hash of weights, whatever file or URL they are from."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict.items()):
+    for name, value in sorted(state_dict.items()):
         digest.update(f'{name} {value.dtype} {tuple(value.shape)}'.encode())
         digest.update(value.contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-def measure(
-    model: TrainedModel,
-    study: Corruptions | Attacks,
-    condition: Condition,
-    work_dir: Path,
-    advance: Callable[[float], None],
-) -> dict[str, float]:
-    """Test a model on changed images of its test set.
-
-    Args:
-        model: The model.
-        study: What changes the images.
-        condition: One of the study's conditions, or `CLEAN`.
-        work_dir: Folder for logs.
-        advance: Called after each batch with its share of all batches.
-
-    Returns:
-        The metrics of the config's evaluator.
-
-    Raises:
-        InputError: The checkpoint does not fit the config, or the config does not fit the study.
-    """
-    config = copy.deepcopy(model.config)
-    hooks = [] if condition == CLEAN else study.change(config, *condition)
-    config.work_dir = str(work_dir)
-    config.experiment_name = '{}_{}'.format(*condition).replace('/', '_')
-    return model.test(config, Advance(advance), *hooks)
 
 
 def insert_corruption(config: Config, corruption: str, severity: int) -> None:
     """Corrupt the images of a config's test set.
 
     Right after they are loaded, or for a classifier after they are resized and cropped, as those of ImageNet-C are.
-
-    Raises:
-        InputError: The images are not RGB in 8 bits, or the test pipeline does not load them in exactly one step.
     """
     kind = image_kind(config)
     if kind:
@@ -285,16 +188,9 @@ def insert_corruption(config: Config, corruption: str, severity: int) -> None:
 
 
 def summarize(clean: float, corrupted: dict[Condition, float], on_imagenet: bool = False) -> dict[str, float]:
-    """Mean and relative performance under corruption.
+    """Mean and relative performance under corruption: `clean`, `mPC`, and `rPC`, NaN if `clean` is 0.
 
-    Args:
-        clean: Performance on the images as they are.
-        corrupted: Performance by corruption and severity.
-        on_imagenet: Whether these are top-1 accuracies on ImageNet.
-
-    Returns:
-        `clean`, `mPC`, and `rPC`, a fraction, NaN if `clean` is 0; on ImageNet, with all corruptions and severities
-        of ImageNet-C, also `mCE` in percent.
+    Of top-1 accuracies on ImageNet, with all corruptions and severities of ImageNet-C, also `mCE` in percent.
     """
     mean = float(np.mean(list(corrupted.values())))
     summary = dict(clean=clean, mPC=mean, rPC=mean / clean if clean else math.nan)

@@ -1,58 +1,31 @@
 """Checkpoints: files, weights of a backbone, and the authors' whole detectors and segmentors (`downstream`)."""
 
 from .files import (
-    check_values,
     dataset_meta_of,
     fetch,
-    find_weights_key,
-    first_of,
     mmengine_reads_all,
-    plain_checkpoint,
     read_checkpoint,
     read_state_dict,
     weights_of,
     write_checkpoint,
-    write_safetensors,
 )
-from .loading import (
-    Release,
-    check_fit,
-    convert_channels,
-    convert_first_conv,
-    fit_backbone,
-    fit_classifier,
-    load_backbone,
-    match_backbone,
-    other_classes,
-    weights_for,
-)
-from .sharded import is_sharded, is_whole, read_sharded, split
+from .loading import Release, check_fit, convert_channels, fit_backbone, fit_classifier, load_backbone, weights_for
+from .sharded import is_sharded
 
 __all__ = [
     'Release',
     'check_fit',
-    'check_values',
     'dataset_meta_of',
     'fetch',
-    'find_weights_key',
-    'first_of',
     'convert_channels',
-    'convert_first_conv',
     'fit_backbone',
     'fit_classifier',
     'load_backbone',
     'is_sharded',
-    'is_whole',
-    'match_backbone',
     'mmengine_reads_all',
-    'other_classes',
-    'plain_checkpoint',
     'read_checkpoint',
-    'read_sharded',
     'read_state_dict',
-    'split',
     'weights_for',
     'weights_of',
     'write_checkpoint',
-    'write_safetensors',
 ]

@@ -20,10 +20,10 @@ class Release:
     """How the files that a backbone's authors released differ from its own state dict.
 
     Attributes:
-        names: Pairs of a regular expression and its replacement that turn the names in the files into the names here,
-            applied in order. Names of this package must pass unchanged.
-        values: Functions that turn values of the files into the values here, by a regular expression that matches the
-            name in the file.
+        names: Regular expressions and replacements, applied in order, that turn the names in the files into those
+            here. Names of this package must pass unchanged.
+        values: Functions that turn values of the files into those here, by a regular expression that matches the name
+            in the file.
         optional: Regular expressions of parameters and buffers that a checkpoint may lack.
         head: Name of the classifier's last layer in the files.
         names_of_classifier: As `names`, and applied before them, where a file is loaded into a whole classifier: for
@@ -48,7 +48,7 @@ class Match:
     """How the entries of a file and the weights of a backbone fit.
 
     Attributes:
-        weights: Weights of the file that the backbone has, under its names.
+        weights: What the backbone has of the file, under its names.
         unused: Names in the file that the backbone does not have.
         kept: Names of the backbone's weights that the file lacks and that keep their values.
     """
@@ -69,12 +69,7 @@ class Match:
 def match_backbone(
     release: Release, state_dict: dict[str, Tensor], own: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Bring a backbone's weights into the names and shapes of this package.
-
-    Args:
-        release: That of the backbone.
-        state_dict: The weights under the names of the authors' release or of this package.
-        own: The backbone's own state dict.
+    """Bring weights, of the authors' release or of this package, into the names and shapes of a state dict `own`.
 
     Returns:
         The weights under the backbone's names, and the names of `state_dict` that the backbone does not have.
@@ -100,12 +95,10 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> Match:
     Args:
         backbone: Receives the weights; its `release` says what the file may look like.
         path: Checkpoint file, URL, or `hf://OWNER/NAME/FILE` of a Hugging Face repository.
-        prefix: Take only the entries with this prefix. Not needed for a whole classifier, detector or segmentor,
-            whose 'backbone.' is recognised.
+        prefix: Take only the entries with this prefix. The 'backbone.' of whole models is recognised.
 
     Returns:
-        What was used and what not; the names are those in the file without `module.` and prefix, and entries without
-        the prefix are counted, such as 'head.* (2 entries)'.
+        What was used and what not; entries without the prefix are counted, such as 'head.* (2 entries)'.
 
     Raises:
         InputError: The file cannot be read, or its weights are of another system or variant.
@@ -128,44 +121,24 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> Match:
 
 
 def fit_backbone(backbone: nn.Module, path: str, state_dict: dict[str, Tensor]) -> Match:
-    """Match a backbone's weights, as `match_backbone` does, and make sure that nothing is missing.
-
-    Args:
-        backbone: The backbone.
-        path: The file, for messages.
-        state_dict: The weights under the names of the authors' release or of this package.
-
-    Raises:
-        InputError: They are of another system or variant.
-    """
+    """Match weights that were read from `path`, as `match_backbone` does, and make sure that nothing is missing."""
     own = backbone.state_dict()
     weights, unused = match_backbone(backbone.release, state_dict, own)
     first = f'{getattr(backbone, "first_conv", None)}.weight'  # backbones of other libraries do not name it
     if first in weights:
         weights[first] = convert_channels(path, weights[first], own[first].shape[1])
-    kept = [
-        name
-        for name in own
-        if name not in weights and any(re.search(pattern, name) for pattern in backbone.release.optional)
-    ]
+    optional = [name for name in own if any(re.search(pattern, name) for pattern in backbone.release.optional)]
+    kept = [name for name in optional if name not in weights]
     unknown = [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)]
     check_fit(path, weights, {name: value for name, value in own.items() if name not in kept}, unknown)
     return Match(weights, unused, kept)
 
 
 def convert_channels(path: str, weight: Tensor, in_channels: int) -> Tensor:
-    """Weights of a model's first convolution for images of another number of channels, as timm converts them.
+    """Weights of a first convolution, (out, channels, height, width), for images of `in_channels` channels.
 
-    Args:
-        path: The file, for the message.
-        weight: (out, channels, height, width).
-        in_channels: Channels of the model's images.
-
-    Returns:
-        Those of three channels summed for one, else repeated in turn and scaled by 3 / in_channels.
-
-    Raises:
-        InputError: They are for neither three channels nor those of the model.
+    As timm converts them: those of three channels are summed for one, else repeated in turn and scaled by
+    3 / in_channels. `path` is their file, for the message.
     """
     if weight.ndim != 4 or weight.shape[1] == in_channels:
         return weight
@@ -182,16 +155,8 @@ def convert_channels(path: str, weight: Tensor, in_channels: int) -> Tensor:
 def fit_classifier(backbone: nn.Module, path: str, checkpoint: dict) -> Match:
     """Match the authors' whole classifier and an mmpretrain `ImageClassifier` with a `LinearClsHead`.
 
-    Args:
-        backbone: The classifier's backbone; its `release` says where the file has the rest of the classifier.
-        path: The file, for messages.
-        checkpoint: Its content: a state dict, bare or under one of `files.WEIGHTS_KEYS`.
-
-    Returns:
-        The weights of backbone and head under the names of the `ImageClassifier`.
-
-    Raises:
-        InputError: The weights are of another system or variant, or there are none of a classifier.
+    The backbone's `release` says where the file, whose `path` is for messages, has the rest of the classifier. The
+    weights get the names of the `ImageClassifier`.
     """
     head, rest = {}, {}
     for name, value in weights_of(path, checkpoint).items():
@@ -219,19 +184,10 @@ def fit_classifier(backbone: nn.Module, path: str, checkpoint: dict) -> Match:
 def weights_for(
     model: nn.Module, path: str, weights: dict[str, Tensor], any_classes: bool = False
 ) -> dict[str, Tensor]:
-    """Return weights under the names of a whole model.
+    """Return weights that were read from `path` under the names of a whole model, which may be on the meta device.
 
-    These are the weights' own names, but for the authors' classifiers, to which an `ImageClassifier` gives its names.
-
-    Args:
-        model: The model; may be on the meta device.
-        path: File of the weights, for messages.
-        weights: The weights in the file.
-        any_classes: Accept those of a model with other classes, without what goes by their number, and of images of
-            three channels.
-
-    Raises:
-        InputError: They do not fit the model.
+    Those of the authors' classifiers change. `any_classes` accepts those of a model with other classes, without what
+    goes by their number, and of images of three channels.
     """
     weights, own = dict(weights), model.state_dict()
     for hook in model._load_state_dict_pre_hooks.values():
@@ -245,18 +201,10 @@ def weights_for(
 
 
 def convert_first_conv(model: nn.Module, path: str, weights: dict[str, Tensor]) -> str | None:
-    """Convert weights of a whole model in place for images of another number of channels, see `convert_channels`.
-
-    Args:
-        model: The model; may be on the meta device.
-        path: File of the weights, for messages.
-        weights: The weights under the names of the model.
+    """Convert weights under a whole model's names in place by `convert_channels`, if its images have other channels.
 
     Returns:
-        What was converted, for the log; None if they have the channels of the model.
-
-    Raises:
-        InputError: They cannot be converted.
+        What was converted, for the log; None if they have the channels of the model, which may be on the meta device.
     """
     name = f'backbone.{getattr(getattr(model, "backbone", None), "first_conv", None)}.weight'
     if name not in weights:
@@ -268,20 +216,12 @@ def convert_first_conv(model: nn.Module, path: str, weights: dict[str, Tensor]) 
 
 
 def other_classes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
-    """Names of the weights that fit a model but for the number of classes: outside of the backbone, another length.
-
-    Args:
-        weights: Weights of a checkpoint.
-        own: The state dict of the model, of which only the shapes are read.
-    """
+    """Names of the weights outside of the backbone that fit a model's state dict `own` but for their length."""
+    shapes = {name: (value.shape, own[name].shape) for name, value in weights.items() if name in own}
     return [
         name
-        for name, value in weights.items()
-        if name in own
-        and not name.startswith('backbone.')
-        and value.shape != own[name].shape
-        and value.shape[1:] == own[name].shape[1:]
-        and value.ndim
+        for name, (shape, other) in shapes.items()
+        if not name.startswith('backbone.') and len(shape) and shape != other and shape[1:] == other[1:]
     ]
 
 
@@ -292,14 +232,10 @@ def check_fit(
     unknown: list[str] | None = None,
     strict: bool = False,
 ) -> None:
-    """Raise an `InputError` that names the keys and shapes by which `weights` do not fit the model `own`.
+    """Raise an `InputError` that names the keys and shapes by which `weights` do not fit a model's state dict `own`.
 
-    Args:
-        path: The file, for the message.
-        weights: Its weights.
-        own: The state dict of the model.
-        unknown: What the file has and the model does not; by default the names of `weights` that `own` lacks.
-        strict: These alone are an error, too.
+    `unknown` is what the file has and the model does not, by default the names of `weights` that `own` lacks; with
+    `strict` these alone are an error, too.
     """
     if unknown is None:
         unknown = [name for name in weights if name not in own]
@@ -317,17 +253,14 @@ def check_fit(
         if name in own and not name.endswith('num_batches_tracked') and not _same_numbers(value, own[name].dtype)
     ]
     if missing or mismatched or other_dtypes or (strict and unknown):
-        problems = [
-            f'{len(names)} {kind}: {first_of(names)}'
-            for kind, names in (
-                ('of another shape', mismatched),
-                ('of another dtype', other_dtypes),
-                ('missing in the file', missing),
-                ('unknown to the model', unknown),
-            )
-            if names
-        ]
-        raise InputError(f'{path} is not a checkpoint of this model; {"; ".join(problems)}')
+        problems = {
+            'of another shape': mismatched,
+            'of another dtype': other_dtypes,
+            'missing in the file': missing,
+            'unknown to the model': unknown,
+        }
+        text = '; '.join(f'{len(names)} {kind}: {first_of(names)}' for kind, names in problems.items() if names)
+        raise InputError(f'{path} is not a checkpoint of this model; {text}')
 
 
 def _same_numbers(value: Tensor, dtype: torch.dtype) -> bool:

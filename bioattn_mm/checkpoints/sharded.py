@@ -22,32 +22,27 @@ from torch.distributed.checkpoint.metadata import Metadata
 from ..errors import InputError
 
 METADATA, REST = '.metadata', 'rest.pth'
-# The file in a folder of DeepSpeed that is an ordinary checkpoint.
-DEEPSPEED_WEIGHTS = 'mp_rank_00_model_states.pt'
 
 # Where a tensor is in the dict of a checkpoint, such as ('optimizer', 'state', 3, 'exp_avg').
 TensorPath = tuple[str | int, ...]
 
 
 def is_sharded(path: str | Path) -> bool:
-    """Whether a path is the folder of a whole sharded checkpoint. `.metadata` is written when all tensors are."""
+    """Whether a path is the folder of a whole sharded checkpoint; `.metadata` is written when all tensors are."""
     return all(Path(path, name).is_file() for name in (METADATA, REST))
 
 
 def is_whole(path: str | Path) -> bool:
-    """Whether a path is a checkpoint to resume from: a file, a sharded checkpoint, or a folder of DeepSpeed."""
-    return Path(path).is_file() or is_sharded(path) or Path(path, DEEPSPEED_WEIGHTS).is_file()
+    """Whether a path is a checkpoint: a file, or the folder of a whole sharded one."""
+    return Path(path).is_file() or is_sharded(path)
 
 
 def split(checkpoint: dict) -> tuple[dict[str, Tensor], dict]:
-    """Split a checkpoint into what the two parts of a folder hold.
-
-    Args:
-        checkpoint: Dicts in dicts. Tensors in lists stay there.
+    """Split a checkpoint, dicts in dicts, into what the two parts of a folder hold.
 
     Returns:
-        The tensors, under their paths joined by dots, and the content of `rest.pth`: the `checkpoint` without them
-        and their `paths`.
+        The tensors that are not in lists, under their paths joined by dots, and the content of `rest.pth`: the
+        `checkpoint` without them and their `paths`.
     """
     tensors, paths = {}, {}
 
@@ -66,18 +61,11 @@ def split(checkpoint: dict) -> tuple[dict[str, Tensor], dict]:
 
 
 def write_rest(folder: Path, rest: dict) -> None:
-    """Complete a folder of which all tensors and `.metadata` are written.
+    """Complete a folder, of which all tensors and `.metadata` are written, with the `rest` that `split` returns.
 
-    Args:
-        folder: The folder.
-        rest: What `split` returns beside the tensors. The checksum of `.metadata` is written with it, as that file
-            has none, and a part that it names wrongly would not be read.
+    The checksum of `.metadata` is written with it: that file has none.
     """
-    torch.save(dict(rest, checksum=_checksum(folder)), folder / REST)
-
-
-def _checksum(folder: Path) -> int:
-    return zlib.crc32((folder / METADATA).read_bytes())
+    torch.save(dict(rest, checksum=zlib.crc32((folder / METADATA).read_bytes())), folder / REST)
 
 
 def read_sharded(
@@ -89,7 +77,7 @@ def read_sharded(
 
     Args:
         folder: The checkpoint.
-        map_location: Device of the tensors; 'meta' for their shapes alone, for which no file of tensors is read.
+        map_location: Device of the tensors; 'meta' for their shapes alone.
         like: Given the path, shape and dtype of a tensor, the tensor to read it into, such as a `DTensor` of which
             only the local part is read; None for the whole tensor on `map_location`.
 
@@ -97,58 +85,44 @@ def read_sharded(
         InputError: Files are missing, or are not what a training writes.
     """
     folder = Path(folder)
+    tensors = {}
     try:
         reader = _Reader(folder)
         metadata = reader.read_metadata()
         # None lets --trust-checkpoint decide.
         rest = torch.load(folder / REST, map_location='cpu', weights_only=None)
-        checksum = _checksum(folder)
+        checksum = zlib.crc32((folder / METADATA).read_bytes())
         if rest.get('checksum', checksum) != checksum:
             raise ValueError(f'{METADATA} is damaged')
-        stored = {key: metadata.state_dict_metadata[key] for key in rest['paths']}
-        stored = {key: (value.size, value.properties.dtype) for key, value in stored.items()}
+        for key, path in rest['paths'].items():
+            stored = metadata.state_dict_metadata[key]
+            size, dtype = stored.size, stored.properties.dtype
+            given = like(path, size, dtype)
+            tensors[key] = torch.empty(size, dtype=dtype, device=map_location) if given is None else given
         files = {info.relative_path for info in metadata.storage_data.values()}
-        _check_paths(rest)
     except InputError:
         raise
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and 'GLOBAL ' in str(error):
-            raise  # a refused class, which the caller names
+            raise  # the caller names the refused class
         raise InputError(f'cannot read the checkpoint {folder}: it is not what a training writes') from error
     missing = sorted(files - {path.name for path in folder.iterdir()})
     if missing:
         raise InputError(f'{folder} lacks {missing[0]}: all machines of a training must write into the same folder')
-
-    tensors = {}
     try:
-        for key, path in rest['paths'].items():
-            size, dtype = stored[key]
-            given = like(path, size, dtype)
-            tensors[key] = torch.empty(size, dtype=dtype, device=map_location) if given is None else given
         if str(map_location) != 'meta':
             with warnings.catch_warnings():
                 warnings.filterwarnings('ignore', message='torch.distributed is disabled')
                 planner = DefaultLoadPlanner(flatten_state_dict=False)
                 dcp.load(tensors, storage_reader=reader, planner=planner, no_dist=True)
-    except (Exception, CheckpointException) as error:  # the latter is no `Exception`
+    except (Exception, CheckpointException) as error:  # `CheckpointException` is no `Exception`
         raise InputError(f'cannot read the checkpoint {folder}: its files of tensors are damaged') from error
-    checkpoint = rest['checkpoint']
-    for key, path in rest['paths'].items():
-        node = checkpoint
-        for name in path[:-1]:
-            node = node[name]
-        node[path[-1]] = tensors[key]
-    return checkpoint
-
-
-def _check_paths(rest: dict) -> None:
-    """Raise a `LookupError` unless all tensors have a place in the rest of a checkpoint."""
-    for path in rest['paths'].values():
+    for key, (*parents, last) in rest['paths'].items():
         node = rest['checkpoint']
-        for name in path[:-1]:
+        for name in parents:
             node = node[name]
-        if not isinstance(node, dict):
-            raise LookupError(path)
+        node[last] = tensors[key]
+    return rest['checkpoint']
 
 
 class _Reader(dcp.FileSystemReader):
@@ -174,9 +148,7 @@ class _MetadataUnpickler(pickle.Unpickler):
     }  # fmt: skip
 
     def find_class(self, module: str, name: str) -> object:
-        found = (
-            super().find_class(module, name) if module == 'torch' or name in self.ALLOWED.get(module, ()) else None
-        )
-        if found is None or module == 'torch' and not (found is torch.Size or isinstance(found, torch.dtype)):
-            raise pickle.UnpicklingError(f'Unsupported global: GLOBAL {module}.{name}')
-        return found
+        found = super().find_class(module, name) if module in ('torch', *self.ALLOWED) else None
+        if name in self.ALLOWED.get(module, ()) or found is torch.Size or isinstance(found, torch.dtype):
+            return found
+        raise pickle.UnpicklingError(f'Unsupported global: GLOBAL {module}.{name}')

@@ -31,38 +31,26 @@ from ..errors import InputError
 # mmengine passes after a refusal; the second leaves it to the caller.
 REFUSE, TRUST = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 
-# The attribute of a `torch.load` that compares checksums.
-COMPARES = 'compares_checksums'
-
-# Error message for a file with a refused class.
 HOLDS_CODE = (
     'holds more than weights: {}, which is not a class that mmengine writes and may run code when it is read; '
     'if you trust the source of the file, add --trust-checkpoint'
 )
 
-_STATISTICS = ('mean', 'max', 'min', 'current')
-
 
 def _statistic_of_history(owner: object, name: str) -> Callable:
     """Replacement of `getattr` in checkpoints; pickles of `HistoryBuffer` name the buffer's statistics with it."""
-    if owner is not HistoryBuffer or name not in _STATISTICS:
+    if owner is not HistoryBuffer or name not in ('mean', 'max', 'min', 'current'):
         raise pickle.UnpicklingError(f'Unsupported global: GLOBAL getattr({owner!r}, {name!r})')
     return getattr(HistoryBuffer, name)
 
 
-def _allowed() -> list:
-    """The allowed classes: mmengine's logged values and configs, NumPy arrays and numbers, and argparse's Namespace.
-
-    Hooks keep NumPy numbers in checkpoints; released ImageNet files contain the arguments of the training script.
-    """
-    multiarray = np._core.multiarray if hasattr(np, '_core') else np.core.multiarray
-    allowed = [HistoryBuffer, (_statistic_of_history, 'builtins.getattr'), ConfigDict, argparse.Namespace]
-    allowed += [np.ndarray, np.dtype]
-    allowed += [type(np.dtype(code)) for code in '?bBhHiIlLqQefdSU']
-    for name in ('scalar', '_reconstruct'):
-        # Files written with NumPy 1 and with NumPy 2 name the module differently.
-        allowed += [(getattr(multiarray, name), f'numpy.{core}.multiarray.{name}') for core in ('core', '_core')]
-    return allowed
+# mmengine's logged values and configs; NumPy's arrays and numbers, which hooks keep, under the names of its modules
+# in versions 1 and 2; and the arguments of the training script, which released ImageNet files have.
+ALLOWED = [HistoryBuffer, (_statistic_of_history, 'builtins.getattr'), ConfigDict, argparse.Namespace]
+ALLOWED += [np.ndarray, np.dtype, *(type(np.dtype(code)) for code in '?bBhHiIlLqQefdSU')]
+_multiarray = np._core.multiarray if hasattr(np, '_core') else np.core.multiarray
+for _name in ('scalar', '_reconstruct'):
+    ALLOWED += [(getattr(_multiarray, _name), f'numpy.{core}.multiarray.{_name}') for core in ('core', '_core')]
 
 
 @contextmanager
@@ -75,13 +63,10 @@ def code_refused() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in (REFUSE, TRUST)}
     if before[TRUST] is None:
         os.environ[REFUSE] = '1'
-    # PyTorch's context removes at its end all that it added, also what an outer context had allowed before.
-    known = torch.serialization.get_safe_globals()
+    if not hasattr(load, 'compares_checksums'):  # else this context is inside of another one
+        torch.load = _load_if_whole(load)
     try:
-        with torch.serialization.safe_globals([item for item in _allowed() if item not in known]):
-            if not hasattr(load, COMPARES):  # else this context is inside of another one
-                torch.load = _load_if_whole(load)
-            yield
+        yield
     finally:
         torch.load = load
         for name, value in before.items():
@@ -99,10 +84,8 @@ def trust_checkpoints() -> None:
 
 def refused_class(error: Exception) -> str | None:
     """The refused class or function that PyTorch's error message names; None for another error."""
-    found = (
-        re.search(r'GLOBAL ([\w.]+(?:\(.*?\))?)', str(error)) if isinstance(error, pickle.UnpicklingError) else None
-    )
-    return found and found[1]
+    found = re.search(r'GLOBAL ([\w.]+(?:\(.*?\))?)', str(error))
+    return found[1] if found and isinstance(error, pickle.UnpicklingError) else None
 
 
 def _load_if_whole(load: Callable) -> Callable:
@@ -116,11 +99,13 @@ def _load_if_whole(load: Callable) -> Callable:
         else:
             # The views of PyTorch's sharded checkpoints cannot be read from their ends, as zip files are.
             start = f.tell()
-            check_checksums(io.BytesIO(f.read()), getattr(f, 'name', 'a part of a checkpoint'))
+            _check_checksums(io.BytesIO(f.read()), getattr(f, 'name', 'a part of a checkpoint'))
             f.seek(start)
+        # Each load allows them anew: PyTorch takes them back when the context in which mmengine reads ends.
+        torch.serialization.add_safe_globals(ALLOWED)
         return load(f, *args, **kwargs)
 
-    setattr(load_if_whole, COMPARES, True)
+    load_if_whole.compares_checksums = True
     return load_if_whole
 
 
@@ -128,19 +113,11 @@ def _load_if_whole(load: Callable) -> Callable:
 def _check_path(path: Path, *_: int) -> None:
     """Compare the checksums of a file once while its size and its time stay, as tools read it several times."""
     with path.open('rb') as file:
-        check_checksums(file, path)
+        _check_checksums(file, path)
 
 
-def check_checksums(file: BinaryIO, name: object) -> None:
-    """Compare the checksums of a zip file with its content; files of other formats have none.
-
-    Args:
-        file: The file, at its beginning.
-        name: Its name for messages.
-
-    Raises:
-        InputError: One does not fit.
-    """
+def _check_checksums(file: BinaryIO, name: object) -> None:
+    """Raise an `InputError` if a checksum of a zip file does not fit; files of other formats have none."""
     if file.read(4) != b'PK\x03\x04':
         return
     try:

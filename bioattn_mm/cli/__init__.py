@@ -1,1 +1,1 @@
-"""What the command-line tools share: their arguments, the start of a run, the dry run, trackers and reports."""
+"""What the command-line tools share: their arguments, messages and reports, and how their processes start."""

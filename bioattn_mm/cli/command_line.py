@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import locale
 import os
 import pickle
 import re
@@ -17,39 +16,38 @@ from mmengine.config import DictAction
 from ..checkpoints import mmengine_reads_all
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 from ..errors import InputError, printable
-from ..run_config.config_text import configs_formatted_once
-from ..run_config.installed import how_to_install
-from ..run_config.runner import LATE
 from ..runtime.arguments import AtLeast
+from ..training.config.config_text import configs_formatted_once
+from ..training.installed import how_to_install
+from ..training.runner import LATE
+from .help import GroupedParser
+from .quiet import quiet_terminal
 from .restarts import note_refusal
 
-# What `--log` takes (see `trackers`).
+# `--log` takes these names (see `training.trackers`).
 TRACKERS = ('tensorboard', 'wandb', 'mlflow')
 # What may stand for a checkpoint, for the help of the tools.
-CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face repository'
+CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of Hugging Face'
 
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
     """Decorate a tool's `main`: an `InputError` or `OSError` is printed as one line, and the exit code is 2.
 
-    The same if a package is missing that an extra of bioattn_mm installs, and for any other exception where
-    `--cfg-options` were given, which may be to blame, except for what ends a run that has begun; with
-    `log_level=DEBUG` among them the traceback is printed. Ctrl+C ends a tool without a traceback.
-
-    While `main` runs, every checkpoint is read without running code in it (see `unpickling`) and may lie on the
-    Hugging Face Hub (see `fetch`), also where mmengine's Runner reads it.
+    So is a missing package of an extra, and any other exception where `--cfg-options` were given, except for what
+    ends a run that has begun. Every checkpoint is read without running code in it (see `unpickling`) and may lie on
+    the Hugging Face Hub (see `fetch`), also where mmengine's Runner reads it.
     """
 
     @functools.wraps(main)
     def run() -> None:
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, 'reconfigure'):  # names of files and classes may have characters that it lacks
+            if hasattr(stream, 'reconfigure'):  # its encoding may lack some characters
                 stream.reconfigure(errors='backslashreplace')
         ConfigOptions.given = []
         try:
-            with code_refused(), mmengine_reads_all(), configs_formatted_once():
+            with code_refused(), mmengine_reads_all(), configs_formatted_once(), quiet_terminal():
                 main()
-        except pickle.UnpicklingError as error:  # of a checkpoint that mmengine, mmdet or mmseg reads
+        except pickle.UnpicklingError as error:  # mmengine, mmdet or mmseg read a checkpoint
             refused = refused_class(error)
             _fail(f'a checkpoint {HOLDS_CODE.format(refused)}' if refused else f'cannot read a checkpoint: {error}')
         except KeyboardInterrupt:
@@ -60,11 +58,7 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
                 raise
             _fail(how_to_install(error))
         except UnicodeError as error:
-            _fail(
-                f'a file or its name cannot be had in this locale, whose encoding is '
-                f'{locale.getpreferredencoding(False)}: {error}; set PYTHONUTF8=1, and rename files whose names are '
-                'not in UTF-8'
-            )
+            _fail(f'a file or its name is not in the encoding of this locale: {error}; set PYTHONUTF8=1')
         except (InputError, OSError) as error:
             # An error in a data loader's worker arrives with the worker's traceback in its message, whose last line
             # is "module.ErrorClass: message".
@@ -86,270 +80,9 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
 
 
 def _fail(message: str) -> None:
-    """End the process with one line and exit code 2."""
     print(f'error: {printable((message.splitlines() or [""])[0])}', file=sys.stderr)
     note_refusal()
     sys.exit(2)
-
-
-class ToolParser(argparse.ArgumentParser):
-    """A parser with methods for the arguments that several tools take.
-
-    Its help keeps the line breaks of the description, and ends with example calls.
-
-    Args:
-        description: The tool's docstring.
-        *examples: Calls without `python tools/`.
-    """
-
-    # The command that the user called, such as 'bioattn train', for the help; None for a script.
-    command: str | None = None
-
-    def __init__(self, description: str, *examples: str) -> None:
-        if self.command:
-            examples = [f'{self.command} {call.partition(" ")[2]}' for call in examples]
-        else:
-            examples = [f'python tools/{call}' for call in examples]
-        lines = ['Examples:' if len(examples) > 1 else 'Example:', *(f'  {call}' for call in examples)]
-        super().__init__(
-            prog=self.command,
-            description=description,
-            epilog='\n'.join(lines),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-
-    def add_config(self, **kwargs) -> None:
-        """Add the config file."""
-        self.add_argument(
-            'config',
-            **kwargs,
-            help='config file, or the name of one that comes with the package, such as transnext/upernet_tiny_ade20k',
-        )
-
-    def add_data(self) -> None:
-        """Add the arguments of own data, which `own_data.data_arguments` reads."""
-        from ..run_config.own_data import LAYOUTS
-
-        group = self.add_argument_group('own data', LAYOUTS)
-        group.add_argument(
-            '--data',
-            metavar='DIR',
-            help="own data in place of the config's; without validation images, a random tenth of the training "
-            'images is taken for them, and nothing is written into the folder',
-        )
-        group.add_argument('--train-data', metavar='DIR', help='own training images, in place of those of --data')
-        group.add_argument('--val-data', metavar='DIR', help='own validation images, in place of those of --data')
-        group.add_argument(
-            '--reduce-zero-label',
-            action='store_true',
-            help='0 in the label maps does not count, and the value of the first class is 1',
-        )
-        group.add_argument(
-            '--as-rgb',
-            action='store_true',
-            help='read all images as RGB in 8 bits: grey ones as three equal channels, without an alpha channel '
-            '(default: PNG, TIFF and .npy files that are not RGB in 8 bits with all their channels and their depth)',
-        )
-
-    def add_checkpoint(self) -> None:
-        """Add the checkpoint of a whole model."""
-        self.add_argument('checkpoint', help=f'checkpoint of the whole model: {CHECKPOINT_KINDS}')
-
-    def add_config_options(self) -> None:
-        """Add what changes a config or lets its checkpoints be read."""
-        self.add_argument(
-            '--mini',
-            action='store_true',
-            help='use the generated miniature datasets, or the own data, with images and crops of a quarter of the '
-            'size; training takes 200 iterations of 2 images (16 to classify) with a fixed seed, from random weights '
-            'or those of --cfg-options model.backbone.init_cfg.checkpoint=FILE: minutes on a 2-core CPU',
-        )
-        self.add_argument(
-            '--cfg-options',
-            nargs='+',
-            action=ConfigOptions,
-            metavar='KEY=VALUE',
-            help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
-        )
-        self.add_trust_checkpoint()
-
-    def add_shards(self) -> None:
-        """Add `--shards`."""
-        self.add_argument(
-            '--shards',
-            metavar='DIR',
-            help='read images, label maps and annotation files from the tar files of tools/make_shards.py instead of '
-            "the config's data root: for network file systems",
-        )
-
-    def add_trust_checkpoint(self) -> None:
-        """Add `--trust-checkpoint`."""
-        self.add_argument(
-            '--trust-checkpoint',
-            action=TrustCheckpoint,
-            nargs=0,
-            help='also read checkpoints that hold classes other than those that mmengine writes; reading such a file '
-            'can run any program, so use this only for files from a source that you trust',
-        )
-
-    def add_bias_mode(self) -> None:
-        """Add `--bias-mode`."""
-        self.add_argument(
-            '--bias-mode',
-            metavar='MODE',
-            help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or '
-            "linear, which keeps the pooled grid of the training size (default: the config's)",
-        )
-
-    def add_metric(self) -> None:
-        """Add `--metric`."""
-        self.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)")
-
-    def add_amp(self) -> None:
-        """Add `--amp`."""
-        self.add_argument(
-            '--amp',
-            nargs='?',
-            const='float16',
-            choices=['float16', 'bfloat16'],
-            help='mixed precision in this dtype, float16 without a value, which needs a GPU; bfloat16 also on a CPU '
-            'with instructions for it (default: float32)',
-        )
-
-    def add_cuda_graphs(self) -> None:
-        """Add `--cuda-graphs`."""
-        self.add_integer(
-            '--cuda-graphs',
-            minimum=1,
-            nargs='?',
-            const=16,
-            metavar='N',
-            help='run backbone and neck as CUDA graphs, which launch all their kernels at once: one for each size of '
-            'images that comes twice, N sizes at most (%(const)s without a value), others without a graph; the '
-            'results are the same; needs a GPU',
-        )
-
-    def add_log(self) -> None:
-        """Add `--log`."""
-        self.add_argument(
-            '--log',
-            nargs='+',
-            action='extend',
-            default=[],
-            choices=TRACKERS,
-            metavar='TRACKER',
-            help=f'write curves, metrics and the config to trackers, too: {", ".join(TRACKERS)}; the project is the '
-            "config's folder, the run has its name; W&B and MLflow go by their own variables of the environment, "
-            'such as WANDB_MODE=offline and MLFLOW_TRACKING_URI',
-        )
-
-    def add_launcher(self) -> None:
-        """Add `--launcher`."""
-        self.add_argument(
-            '--launcher',
-            choices=['none', 'pytorch', 'slurm', 'mpi'],
-            default='none',
-            help='what started the processes of a distributed run (default: none, a single process)',
-        )
-        # torch.distributed.launch appends it; it also sets the environment variable LOCAL_RANK, which is used.
-        self.add_argument('--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS)
-
-    def add_out(self, content: str, unless: str | None = None) -> None:
-        """Add `--out`, a folder that must not hold the tool's files yet; required without the flag `unless`."""
-        needed = f'; needed unless {unless} is given' if unless else ''
-        help = f'folder for {content}; nothing is overwritten{needed}'
-        self.add_argument('--out', required=unless is None, metavar='DIR', help=help)
-
-    def add_device(self) -> None:
-        """Add `--device`."""
-        self.add_argument(
-            '--device',
-            action=Device,
-            default='cuda' if torch.cuda.is_available() else 'cpu',
-            help='device to compute on, such as cpu or cuda:0 (default: the GPU if there is one, else the CPU)',
-        )
-
-    def add_size(
-        self,
-        default: tuple[int, int] | None,
-        help: str,
-        otherwise: str = 'as the test pipeline resizes them, of classifiers the whole image to the size of its crop',
-    ) -> None:
-        """Add `--size`, the height and width of images in pixels; `otherwise` says what None means."""
-        from ..models.backbones.base import MIN_INPUT_SIZE  # here, because importing all backbones takes seconds
-
-        help += ' (default: {} {})'.format(*default) if default else f' (default: {otherwise})'
-        self.add_integer(
-            '--size', minimum=MIN_INPUT_SIZE, nargs=2, default=default, metavar=('HEIGHT', 'WIDTH'), help=help
-        )
-
-    def add_integer(self, name: str, *, minimum: int, **kwargs) -> None:
-        """Add an option for one or several integers that must not be below a minimum."""
-        self.add_argument(name, action=AtLeast, minimum=minimum, **kwargs)
-
-    def add_changes(self) -> None:
-        """Add the options of changed images, which `analysis.conditions.Changes` has."""
-        group = self.add_argument_group('changed images, side by side with the images as they are')
-        group.add_argument(
-            '--corrupt',
-            nargs='+',
-            default=[],
-            metavar='NAME:SEVERITY',
-            help='corruptions of ImageNet-C and their severities, 1 to 5, such as gaussian_noise:3 fog:5',
-        )
-        group.add_argument(
-            '--attack',
-            choices=('fgsm', 'pgd'),
-            help='attack the classifier or segmentor: fgsm (one step) or pgd (five, random start) raise the loss of '
-            'its own prediction',
-        )
-        group.add_argument(
-            '--epsilon',
-            metavar='E',
-            help='largest change of a pixel value by the attack as part of its range (default: 1/255)',
-        )
-
-    def add_backbone_arguments(self, files: str, max_images: int, size: tuple[int, int] | None = None) -> None:
-        """Add the arguments of the tools that run a backbone on images, which `analysis.models.read_sources` reads.
-
-        Args:
-            files: What goes into the folder `--out`.
-            max_images: Default of `--max-images`.
-            size: Default of `--size`.
-        """
-        self.add_config(nargs='?')
-        self.add_argument(
-            'checkpoint',
-            nargs='?',
-            help=f'checkpoint of the whole model, of its backbone, or of ImageNet: {CHECKPOINT_KINDS} (default: the '
-            "file in the config's init_cfg if it is a local one, else random weights)",
-        )
-        self.add_argument(
-            '--timm',
-            nargs='+',
-            action='append',
-            default=[],
-            metavar=('NAME', 'CHECKPOINT'),
-            help='a model of timm in place of a config, such as swin_tiny_patch4_window7_224, with or without a '
-            "checkpoint; 'pretrained' stands for timm's own weights",
-        )
-        self.add_argument(
-            '--compare',
-            nargs='+',
-            action='append',
-            default=[],
-            metavar=('CONFIG', 'CHECKPOINT'),
-            help='another model on the same images, with or without a checkpoint; repeat the option for more models',
-        )
-        self.add_out(files)
-        self.add_argument(
-            '--images', metavar='PATH', help="image or folder of images (default: the config's validation images)"
-        )
-        help = f'take the first N images in the order of their names (default: {max_images})'
-        self.add_integer('--max-images', minimum=1, default=max_images, metavar='N', help=help)
-        self.add_size(size, 'resize images to this size in pixels, which need not be square')
-        self.add_config_options()
-        self.add_device()
 
 
 class Device(argparse.Action):
@@ -366,13 +99,9 @@ class Device(argparse.Action):
 
 
 class ConfigOptions(DictAction):
-    """mmengine's `KEY=VALUE ...`, with a one-line error for anything else.
+    """mmengine's `KEY=VALUE ...`, with a one-line error for anything else."""
 
-    Attributes:
-        given: What the command line has of them.
-    """
-
-    given: list[str] = []
+    given: list[str] = []  # the options that the command line has
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         for value in values:
@@ -390,7 +119,163 @@ class ConfigOptions(DictAction):
 
 
 class TrustCheckpoint(argparse.Action):
-    """Lets checkpoints run code from the moment the option is parsed."""
-
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         trust_checkpoints()
+
+
+# Arguments that several tools take, with what `argparse` wants of them.
+SHARED = {
+    'config': dict(
+        metavar='CONFIG', help='config file, or the name of one of the package, such as transnext/upernet_tiny_ade20k'
+    ),
+    'checkpoint': dict(metavar='CHECKPOINT', help=f'checkpoint of the whole model: {CHECKPOINT_KINDS}'),
+    '--data': dict(
+        metavar='DIR', help="own data, in COCO's, YOLO's, Pascal VOC's or other formats (docs/own_data.md)"
+    ),
+    '--train-data': dict(metavar='DIR', help='own training images, in place of those of --data'),
+    '--val-data': dict(metavar='DIR', help='own validation images, in place of those of --data'),
+    '--reduce-zero-label': dict(
+        action='store_true', help='0 in the label maps does not count, and the value of the first class is 1'
+    ),
+    '--as-rgb': dict(
+        action='store_true', help='read all images as RGB in 8 bits (default: as their files have channels and depth)'
+    ),
+    '--mini': dict(
+        action='store_true',
+        help='drawn data, or that of --data, at a quarter of the size: trains in minutes on a CPU',
+    ),
+    '--cfg-options': dict(
+        nargs='+', action=ConfigOptions, metavar='KEY=VALUE', help='override config values, also those of --mini'
+    ),
+    '--trust-checkpoint': dict(
+        action=TrustCheckpoint, nargs=0, help='also read checkpoints that can run any program: trust their source'
+    ),
+    '--shards': dict(metavar='DIR', help='read the data from the tar files of make-shards, for network file systems'),
+    '--bias-mode': dict(
+        metavar='MODE', help='position bias of TransNeXt at other sizes: extrapolate, interpolate or linear'
+    ),
+    '--metric': dict(help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)"),
+    '--amp': dict(
+        nargs='?',
+        const='float16',
+        choices=['float16', 'bfloat16'],
+        help='mixed precision: float16, the value if none is given, needs a GPU; bfloat16 a GPU or a CPU with '
+        'instructions for it (default: float32)',
+    ),
+    '--cuda-graphs': dict(
+        action=AtLeast,
+        minimum=1,
+        nargs='?',
+        const=16,
+        metavar='N',
+        help='run backbone and neck as CUDA graphs, for N sizes of images at most (%(const)s without a value); the '
+        'results are the same; needs a GPU',
+    ),
+    '--log': dict(
+        nargs='+',
+        action='extend',
+        default=[],
+        choices=TRACKERS,
+        metavar='TRACKER',
+        help=f'also write curves, metrics and the config to trackers: {", ".join(TRACKERS)}',
+    ),
+    '--launcher': dict(
+        choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='what starts the processes (default: none)'
+    ),
+    '--local-rank': dict(type=int, help=argparse.SUPPRESS),  # torch.distributed.launch appends it
+    '--device': dict(
+        action=Device,
+        default='cuda' if torch.cuda.is_available() else 'cpu',
+        help='device to compute on, such as cpu or cuda:0 (default: the GPU if there is one, else the CPU)',
+    ),
+    '--corrupt': dict(
+        nargs='+',
+        default=[],
+        metavar='NAME:SEVERITY',
+        help='also on corrupted images, such as gaussian_noise:3 fog:5',
+    ),
+    '--attack': dict(
+        choices=('fgsm', 'pgd'), help='also on images attacked by fgsm (one step) or pgd (five, random start)'
+    ),
+    '--epsilon': dict(
+        metavar='E', help='largest change of a pixel value by the attack as part of its range (default: 1/255)'
+    ),
+    '--timm': dict(
+        nargs='+',
+        action='append',
+        default=[],
+        metavar=('NAME', 'CHECKPOINT'),
+        help='a model of timm in place of a config, such as swin_tiny_patch4_window7_224, with or without a '
+        "checkpoint; 'pretrained' stands for timm's own weights",
+    ),
+    '--compare': dict(
+        nargs='+',
+        action='append',
+        default=[],
+        metavar=('CONFIG', 'CHECKPOINT'),
+        help='another model on the same images, with or without a checkpoint; repeat the option for more models',
+    ),
+    '--images': dict(metavar='PATH', help="image or folder of images (default: the config's validation images)"),
+}
+
+
+def model_options(args: argparse.Namespace) -> dict:
+    """What the command line says of the model, as arguments of `Predictor`."""
+    return {name: getattr(args, name) for name in ('device', 'mini', 'cfg_options', 'bias_mode', 'amp')}
+
+
+class ToolParser(GroupedParser):
+    """A parser for a tool's docstring and example calls, with methods for the arguments that several tools take."""
+
+    # The command that the user called, such as 'bioattn train', for the help; None for a script.
+    command: str | None = None
+
+    def __init__(self, description: str, *examples: str) -> None:
+        if self.command:
+            examples = [f'{self.command} {call.partition(" ")[2]}' for call in examples]
+        else:
+            examples = [f'python tools/{call}' for call in examples]
+        epilog = '\n  '.join(['Examples:' if len(examples) > 1 else 'Example:', *examples])
+        super().__init__(prog=self.command, description=description, epilog=epilog)
+
+    def add_shared(self, *names: str) -> None:
+        for name in names:
+            self.add_argument(name, **SHARED[name])
+
+    def add_config_options(self) -> None:
+        self.add_shared('--mini', '--cfg-options', '--trust-checkpoint')
+
+    def add_data(self) -> None:
+        self.add_shared('--data', '--train-data', '--val-data', '--reduce-zero-label', '--as-rgb')
+
+    def add_integer(self, name: str, *, minimum: int, **kwargs) -> None:
+        self.add_argument(name, action=AtLeast, minimum=minimum, **kwargs)
+
+    def add_out(self, content: str, required: bool = True) -> None:
+        """Add `--out`, a folder that must not hold the tool's files yet."""
+        help = f'folder for {content}; nothing is overwritten' + ('' if required else ' (default: none is written)')
+        self.add_argument('--out', required=required, metavar='DIR', help=help)
+
+    def add_size(
+        self, default: tuple[int, int] | None, help: str, otherwise: str = 'as the test pipeline resizes them'
+    ) -> None:
+        """Add `--size`, the height and width of images in pixels; `otherwise` says what None means."""
+        from ..systems.common.backbone import MIN_INPUT_SIZE  # imported here, because all backbones take seconds
+
+        help += ' (default: {} {})'.format(*default) if default else f' (default: {otherwise})'
+        self.add_integer(
+            '--size', minimum=MIN_INPUT_SIZE, nargs=2, default=default, metavar=('HEIGHT', 'WIDTH'), help=help
+        )
+
+    def add_backbone_arguments(self, files: str, max_images: int, size: tuple[int, int] | None = None) -> None:
+        """Add the arguments of the tools that run a backbone on images; `files` go into the folder `--out`."""
+        self.add_argument('config', nargs='?', **SHARED['config'])
+        help = "of the model, its backbone or ImageNet (default: the config's local file, else random weights)"
+        self.add_argument('checkpoint', nargs='?', metavar='CHECKPOINT', help=help)
+        self.add_shared('--timm', '--compare', '--images')
+        self.add_out(files)
+        help = f'take the first N images in the order of their names (default: {max_images})'
+        self.add_integer('--max-images', minimum=1, default=max_images, metavar='N', help=help)
+        self.add_size(size, 'resize images to this size in pixels, which need not be square')
+        self.add_config_options()
+        self.add_shared('--device')

@@ -1,8 +1,4 @@
-"""PyTorch's launcher `torchrun` for tools/dist_train.sh and tools/dist_test.sh; its arguments are torchrun's.
-
-It gives the processes a folder in which they note what `restarts` needs, and keeps torchrun's traceback from the user
-whose input was refused: the one-line error is there.
-"""
+"""`torchrun` for tools/dist_*.sh, with a folder for `restarts`, and without a traceback where input was refused."""
 
 import os
 import sys
@@ -27,7 +23,7 @@ def main() -> None:
             if not Path(folder, REFUSED).exists():
                 raise
             sys.exit(2)
-        except SignalException as error:  # the processes got the signal, too, and have saved a checkpoint
+        except SignalException as error:  # the processes got the signal as well, and have saved a checkpoint
             sys.exit(128 + error.sigval)
 
 

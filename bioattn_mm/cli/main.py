@@ -1,27 +1,34 @@
-"""The command `bioattn`: the tools of an installed package, from any folder.
-
-`bioattn train ...` runs tools/train.py, and so on: a tool is one script, and everything about it is there.
-"""
+"""The command `bioattn`: `bioattn train ...` runs tools/train.py, and so on, from any folder."""
 
 import ast
 import runpy
 import sys
+import textwrap
 from pathlib import Path
 
-from ..run_config.installed import FOLDER, how_to_install
-from .command_line import ToolParser
+from ..training.installed import FOLDER, how_to_install
+from .help import WIDTH, print_styled
+
+GROUPS = {
+    'train and use': 'inspect-data train test predict demo make-mini-datasets',
+    'look into': 'attention-maps attention-segmentation locality erf fit-position-bias model-stats robustness '
+    'benchmark-extrapolation',
+    'share': 'export publish-model',
+    'convert': 'convert-checkpoint convert-ade20k make-shards',
+}
 
 
 def main() -> None:
-    """Run the tool that the command line names, or list the tools."""
     tools = find_tools()
     name, *args = sys.argv[1:] or ['--help']
     if name in ('-h', '--help'):
         print_help(tools)
         return
     if name not in tools:
-        print(f'error: there is no command {name!r}: expected one of {", ".join(commands(tools))}', file=sys.stderr)
+        print(f'error: there is no command {name!r}: expected one of {", ".join(tools)}', file=sys.stderr)
         sys.exit(2)
+    from .command_line import ToolParser  # not at the top: it loads PyTorch, which the help does without
+
     ToolParser.command = f'bioattn {name}'
     sys.argv[1:] = args
     try:
@@ -34,32 +41,27 @@ def main() -> None:
 
 
 def find_tools() -> dict[str, Path]:
-    """The scripts below tools/ by the name of their command: train, ..., and those of tools/analysis."""
+    """The scripts of tools/ and tools/analysis by the name of their command."""
     folder = FOLDER / 'tools'
     scripts = (*sorted(folder.glob('*.py')), *sorted(folder.glob('*/*.py')))
     return {path.stem.replace('_', '-'): path for path in scripts}
 
 
-def commands(tools: dict[str, Path]) -> dict[str, str]:
-    """All commands with what they do, the first line of the tool's docstring."""
-    return {
-        name: ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))).splitlines()[0]
-        for name, path in tools.items()
-    }
-
-
 def print_help(tools: dict[str, Path]) -> None:
-    """Print the commands, one line each."""
-    print('usage: bioattn COMMAND [ARGUMENT ...]\n\nThe tools of bioattn_mm, from any folder.\n')
-    lines = commands(tools)
-    width = max(map(len, lines))
-    for name, line in lines.items():
-        print(f'  {name:{width}}  {line}')
-    print(
-        '\n'
-        'bioattn COMMAND --help explains a command. A config is a file, or the name of one that comes with the\n'
-        f'package, in {FOLDER / "configs"}:\n'
-        '\n'
-        '  bioattn train transnext/upernet_tiny_ade20k --mini\n'
-        '  bioattn predict transnext/upernet_tiny_ade20k iter_160000.pth street.jpg'
-    )
+    lines = ['usage: bioattn COMMAND [ARGUMENT ...]', '', 'The tools of bioattn_mm, from any folder.']
+    longest = max(map(len, tools))
+    for title, names in GROUPS.items():
+        lines += ['', f'{title}:']
+        for name in names.split():
+            docstring = ast.get_docstring(ast.parse(tools[name].read_text(encoding='utf-8')))
+            first, *others = textwrap.wrap(docstring.splitlines()[0], WIDTH - longest - 4)
+            lines += [f'  {name:{longest}}  {first}', *(' ' * (longest + 4) + other for other in others)]
+    lines += [
+        '',
+        'bioattn COMMAND --help explains a command, docs/get_started.md#pages names the page that says the rest.',
+        f'A config is a file, or the name of one in {FOLDER / "configs"}:',
+        '',
+        '  bioattn train transnext/upernet_tiny_ade20k --mini',
+        '  bioattn predict transnext/upernet_tiny_ade20k iter_160000.pth street.jpg',
+    ]
+    print_styled('\n'.join(lines))

@@ -1,8 +1,7 @@
 """Processes that torchrun starts again: after a failure, and when machines leave or join.
 
-`launch` names a folder in the variable `BIOATTN_MM_STARTS`. In it each process of this machine notes that it has
-started, because torchrun counts failures alone, and that its input was refused, which a new start would not change.
-Imported before PyTorch, this module then ends the process at once.
+In the folder that `launch` names in a variable, each process of this machine notes that it has started, as torchrun
+counts failures alone, and that its input was refused: this module then ends the processes that are started again.
 """
 
 import os
@@ -15,7 +14,7 @@ _FOLDER = os.environ.get(STARTS)
 
 
 def is_restart() -> bool:
-    """Whether this process takes the place of an earlier one of the same run. To be called once in a process."""
+    """Whether this process takes the place of an earlier one of the run, to be called once in a process."""
     if not _FOLDER:
         return False
     started = Path(_FOLDER, f'started_{os.environ["LOCAL_RANK"]}')

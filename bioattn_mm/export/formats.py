@@ -1,27 +1,24 @@
 """The files of an export: a model in one of the formats, and `pipeline.json`."""
 
 import copy
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from ..errors import InputError
 from ..runtime.backends import open_backend
 from .networks import Features, check_any_size, network_of
-from .pipeline import postprocessing_of, preprocessing_of, write_pipeline
+from .pipeline import description_of, write_pipeline
 from .program import DIVISOR, SIDES, trace, trace_portable
 
-FILES = dict(pt2='model.pt2', onnx='end2end.onnx', aoti='model.aoti.pt2', openvino='model.xml')
+FILES = dict(pt2='model.pt2', onnx='end2end.onnx')
 FOR_ONNX = ('onnx', 'onnxscript', 'onnxslim', 'onnxruntime')
-PACKAGES = dict(pt2=(), onnx=FOR_ONNX, aoti=(), openvino=(*FOR_ONNX, 'openvino'))
-BACKENDS = {'.onnx': 'onnxruntime', '.xml': 'openvino'}
+PACKAGES = dict(pt2=(), onnx=FOR_ONNX)
 # Batch, height and width at which a file for any size is compared with the model: a single square image, and several
-# that are not square, with the shortest side that a file takes; in ONNX and OpenVINO in multiples of 32.
+# that are not square, with the shortest side that a file takes; in ONNX in multiples of 32.
 CHECKED = ((1, 224, 224), (2, 64, 150))
 CHECKED_PORTABLE = ((1, 224, 224), (2, 64, 160))
 # Largest difference from the model, relative to its largest output, that is taken for rounding, which is about 1e-6.
@@ -52,7 +49,7 @@ def export(
     Args:
         model: Of mmseg or mmpretrain, with its weights.
         config: Its config.
-        kind: 'pt2', 'onnx', 'aoti' or 'openvino'.
+        kind: 'pt2' or 'onnx'.
         folder: Folder to write to, which is there.
         size: (height, width) in pixels of the images, one at a time; None for any.
         classes: Names, in the order of their indices.
@@ -69,76 +66,36 @@ def export(
     if size is None:
         check_any_size(model)
     # A config that cannot be described is refused here, before minutes of tracing.
-    preprocessing = preprocessing_of(config)
-    postprocessing = {} if backbone else postprocessing_of(config, network.task)
+    description = description_of(config, network.task, type(model).__name__, classes, palette)
     path = folder / FILES[kind]
-    is_portable = kind in ('onnx', 'openvino')
     channels = config.model.backbone.get('in_channels', 3)
-    trace_network = trace_portable if is_portable else functools.partial(trace, for_inductor=kind == 'aoti')
-    program = trace_network(network, size, channels)
-    _write(program, kind, path, network.names, any_size=size is None)
-    sizes = [(1, *size)] if size else CHECKED_PORTABLE if is_portable else CHECKED
-    check_outputs(network, runner_of(path), sizes, channels)
+    if kind == 'onnx':
+        from .onnx_file import write_onnx
+
+        write_onnx(trace_portable(network, size, channels), network.names, path, any_size=size is None)
+        name, checked, multiple = 'input', CHECKED_PORTABLE, DIVISOR
+    else:
+        torch.export.save(trace(network, size, channels), path)
+        name, checked, multiple = 'image', CHECKED, 1
+    check_outputs(network, runner_of(path), [(1, *size)] if size else checked, channels)
+    if size is None:
+        takes = dict(shape=['batch', channels, 'height', 'width'], minimum=SIDES[0], multiple=multiple)
+    else:
+        takes = dict(shape=[1, channels, *size], minimum=min(size), multiple=1)
     document = dict(
         model=path.name,
-        task=network.task,
-        architecture=type(model).__name__,
-        inputs=[_input(size, is_portable, channels)],
+        inputs=[dict(name=name, dtype='float32', **takes)],
         outputs=[dict(name=name, dtype='float32') for name in network.names],
-        preprocessing=preprocessing,
-        postprocessing=postprocessing,
-        classes=list(classes),
-        palette=[list(colour) for colour in palette],
+        **description,
     )
     return [path, write_pipeline(folder, document)]
 
 
-def _write(program: ExportedProgram, kind: str, path: Path, names: Sequence[str], any_size: bool) -> None:
-    """Write a program as a file of a kind; `names` are those of its outputs."""
-    if kind == 'pt2':
-        torch.export.save(program, path)
-    elif kind == 'aoti':
-        compile_package(program, path)
-    else:
-        from .onnx_file import write_onnx
-
-        onnx = path.with_suffix('.onnx')
-        write_onnx(program, names, onnx, any_size)
-        if kind == 'openvino':
-            write_openvino(onnx, path)
-            onnx.unlink()
-
-
-def compile_package(program: ExportedProgram, path: Path) -> None:
-    """Compile a program to a package of AOTInductor, which needs a C++ compiler.
-
-    Raises:
-        InputError: It cannot be compiled.
-    """
-    try:
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-    except Exception as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), '')
-        raise InputError(
-            f'AOTInductor cannot compile this model: {type(error).__name__}: {reason[:200]}; --size HEIGHTxWIDTH or '
-            '--to pt2 may do'
-        ) from error
-
-
-def write_openvino(onnx: Path, path: Path) -> None:
-    """Write an ONNX file as OpenVINO's `path`, with the suffix .xml, and weights in float32 beside it."""
-    import openvino
-
-    openvino.save_model(openvino.convert_model(onnx), path, compress_to_fp16=False)
-
-
 def runner_of(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
     """A function that runs an exported file: from images, (B, 3, H, W), to its outputs."""
-    if path.suffix in BACKENDS:
-        backend = open_backend(BACKENDS[path.suffix], path, torch.get_num_threads(), device='cpu')
+    if path.suffix == '.onnx':
+        backend = open_backend('onnxruntime', path, torch.get_num_threads(), device='cpu')
         return lambda image: [torch.from_numpy(output) for output in backend.run(image.numpy()).values()]
-    if path.name == FILES['aoti']:
-        return torch._inductor.aoti_load_package(str(path))
     return torch.export.load(path).module()
 
 
@@ -149,13 +106,7 @@ def check_outputs(
     sizes: Sequence[tuple[int, int, int]],
     channels: int = 3,
 ) -> float:
-    """Compare an exported file with the model, on noise.
-
-    Args:
-        network: The network that was exported.
-        exported: Runs the file (see `runner_of`).
-        sizes: Batch, height and width of the images.
-        channels: Their channels.
+    """Compare an exported file with the model, on noise of sizes (batch, height, width).
 
     Returns:
         The largest difference, relative to the largest output of the model.
@@ -184,12 +135,3 @@ def _difference(expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     """The largest difference, relative to the largest value of each expected tensor; NaN if any is."""
     pairs = zip(expected, outputs, strict=True)
     return float(torch.stack([(one - other).abs().max() / one.abs().max() for one, other in pairs]).max())
-
-
-def _input(size: tuple[int, int] | None, is_portable: bool, channels: int) -> dict:
-    """The entry of the input in `pipeline.json`."""
-    entry = dict(name='input' if is_portable else 'image', dtype='float32')
-    if size is not None:
-        return dict(entry, shape=[1, channels, *size], minimum=min(size), multiple=1)
-    multiple = DIVISOR if is_portable else 1
-    return dict(entry, shape=['batch', channels, 'height', 'width'], minimum=SIDES[0], multiple=multiple)

@@ -22,27 +22,27 @@ class Features(nn.Module):
         return tuple(self.backbone(image))
 
 
-class Classifier(nn.Module):
-    """A classifier of mmpretrain: logits, (B, classes)."""
-
-    task, names = 'classification', ['logits']
+class Network(nn.Module):
+    """Base of the networks with a head."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+
+
+class Classifier(Network):
+    """A classifier of mmpretrain: logits, (B, classes)."""
+
+    task, names = 'classification', ['logits']
 
     def forward(self, image: Tensor) -> tuple[Tensor]:
         return (self.model(image, mode='tensor'),)
 
 
-class Segmentor(nn.Module):
+class Segmentor(Network):
     """A segmentor of mmseg: logits in the size of the head, (B, classes, h, w)."""
 
     task, names = 'segmentation', ['logits']
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, image: Tensor) -> tuple[Tensor]:
         return (self.model.decode_head(self.model.extract_feat(image)),)

@@ -11,24 +11,18 @@ from unittest import mock
 import torch
 from torch.export import ExportedProgram
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .program import DIVISOR
 
 # onnxruntime fuses what newer ones have as one operator, such as Gelu; 17 has LayerNormalization, TensorRT reads 18.
 OPSET = 18
 INPUT = 'input'
 OF_WEIGHTS = ('Split', 'Slice', 'Unsqueeze', 'Reshape', 'Transpose')
-LARGEST_CONSTANT = 2**22  # of those that are computed for the file, in bytes
+LARGEST_CONSTANT = 2**22  # the largest constant that is computed for the file, in bytes
 
 
 def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_size: bool) -> None:
-    """Write an ONNX file.
-
-    Args:
-        program: Result of `trace_portable`.
-        names: Of the outputs.
-        path: The file.
-        any_size: Whether the program takes any size.
+    """Write the result of `trace_portable`, for any size or for one, as an ONNX file whose outputs have `names`.
 
     Raises:
         InputError: The program has operators that ONNX has not, such as those of complex numbers.
@@ -49,9 +43,9 @@ def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_s
                 verbose=False,
             )
         except Exception as error:
-            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            reason = first_line(error.__cause__ or error)[:200]
             raise InputError(
-                f'torch.onnx cannot write this model, --via mmdeploy or --to pt2 may: {reason[:200]}'
+                f'torch.onnx cannot write this model, --via mmdeploy or --to pt2 may: {reason}'
             ) from error
         fold_constants(written.model, should_fold=is_part_of_weight)
         model = written.model_proto
@@ -68,11 +62,9 @@ def rules_of_onnxscript() -> Iterator[None]:
 
     Two rules drop the reshapes around a product of matrices wherever the product without them has the same shape. Its
     values are others where axes of different meaning have one length: aggregated attention multiplies the queries of
-    each head, (heads, B * H * W, d), by a matrix of this head, (heads, d, k * k). Without reshapes that is
-    (heads, B, H, W, d) by (heads, d, k * k), and of as many rows as heads each has another matrix.
+    each head, (heads, B * H * W, d), by a matrix of this head, (heads, d, k * k).
 
-    A third makes one `Split` of two `Slice`. It tries every pair of slices, and each time reads the whole graph: most
-    of the time of optimizing UperNet with TransNeXt-Micro, which has 877 of them among 21,821 nodes.
+    A third makes one `Split` of two `Slice`: it tries every pair, and takes most of the time with UperNet.
     """
     from onnxscript import rewriter
     from onnxscript.rewriter.rules import common
@@ -88,11 +80,7 @@ def rules_of_onnxscript() -> Iterator[None]:
 
 
 def is_part_of_weight(node: object) -> bool | None:
-    """Whether a node takes weights apart or gives them other axes: quantisation and fusions look for weights as such.
-
-    Returns:
-        None if onnxscript shall decide, by the size of the constants.
-    """
+    """Whether to compute a node for the file because it rearranges weights, which quantisation looks for as such."""
     constants = all(value is None or value.const_value is not None for value in node.inputs)
     return True if node.op_type in OF_WEIGHTS and constants else None
 
@@ -108,15 +96,10 @@ def merge_cells(model: object) -> None:
         for index, name in enumerate(node.input):
             if name == image.name:
                 node.input[index] = inner
-    axes = image.type.tensor_type.shape
-    num_channels = axes.dim[1].dim_value
-    del axes.dim[:]
-    for length in ('batch', num_channels, 'height', 'width'):
-        axis = axes.dim.add()
-        if isinstance(length, int):
-            axis.dim_value = length
-        else:
-            axis.dim_param = length
+    tensor = image.type.tensor_type
+    num_channels = tensor.shape.dim[1].dim_value
+    shape = ['batch', num_channels, 'height', 'width']
+    image.CopyFrom(helper.make_tensor_value_info(image.name, tensor.elem_type, shape))
 
     def constant(name: str, values: Sequence[int]) -> str:
         graph.initializer.append(helper.make_tensor(f'cells_{name}', TensorProto.INT64, [len(values)], values))

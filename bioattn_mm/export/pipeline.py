@@ -56,9 +56,9 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import InputError
-from ..run_config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_kind, type_name
-from ..runtime.description import FILE, FORMAT
-from ..runtime.images import READ
+from ..runtime.model import FILE, FORMAT
+from ..runtime.preprocessing import READ
+from ..training.config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_kind, type_name
 
 # Steps of a test pipeline that a single image without annotations passes unchanged.
 NO_CHANGE = ('Load', 'CheckedLoad', 'Pack')
@@ -72,7 +72,7 @@ def preprocessing_of(config: Config) -> list[dict]:
     """
     steps = [step for transform in config.test_dataloader.dataset.pipeline for step in _step_of(transform)]
     preprocessor = data_preprocessor_of(config)
-    is_rgb = any(preprocessor.get(name) for name in ('bgr_to_rgb', 'rgb_to_bgr', 'to_rgb'))  # all swap them
+    is_rgb = any(preprocessor.get(name) for name in ('bgr_to_rgb', 'rgb_to_bgr', 'to_rgb'))  # all swap channels
     if preprocessor.get('mean') is not None or is_rgb:
         # The upstream libraries change the order of the channels also where there is no mean and std; 0 and 1 leave
         # the values as they are.
@@ -144,8 +144,28 @@ def postprocessing_of(config: Config, task: str) -> dict:
     return {}
 
 
+def description_of(
+    config: Config, task: str, architecture: str, classes: Sequence[str], palette: Sequence[tuple[int, int, int]]
+) -> dict:
+    """What `pipeline.json` says of a model besides its file.
+
+    The config has the mode in which a segmentor takes images; `task` and `architecture` are as in the file.
+
+    Raises:
+        InputError: Its test pipeline has a step that is none of those of `pipeline.json`.
+    """
+    return dict(
+        task=task,
+        architecture=architecture,
+        preprocessing=preprocessing_of(config),
+        postprocessing=postprocessing_of(config, task),
+        classes=list(classes),
+        palette=[list(colour) for colour in palette],
+    )
+
+
 def write_pipeline(folder: Path, document: dict) -> Path:
-    """Write `pipeline.json`; its keys are in the order of this module's description."""
+    """Write `pipeline.json`."""
     path = folder / FILE
     path.write_text(json.dumps(dict(format=FORMAT, **document), indent=1) + '\n', encoding='utf-8')
     return path

@@ -1,9 +1,7 @@
 """Tracing a network with `torch.export`, for one size or for any."""
 
-import contextlib
 import math
 import operator
-from collections.abc import Iterator
 from unittest import mock
 
 import torch
@@ -12,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..ops.portable import averaging_matrix, portable_formulas, size_of_cells
 
 # Sides of an image that a graph for any size takes, in pixels: from two tokens of the coarsest stage on.
@@ -30,8 +28,7 @@ NUM_EXAMPLES = 2
 class InCells(nn.Module):
     """A network whose input, (B, channels, h, 32, w, 32), is an image of 32 h x 32 w pixels.
 
-    In this form the symbols of a graph are h and w; `onnx_file.merge_cells` gives the file the input
-    (B, channels, H, W).
+    The symbols of its graph are h and w; `onnx_file.merge_cells` gives the file the input (B, channels, H, W).
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -43,21 +40,14 @@ class InCells(nn.Module):
         return self.network(image.reshape(batch, channels, rows * size, columns * size))
 
 
-def trace(
-    network: nn.Module, size: tuple[int, int] | None, channels: int = 3, for_inductor: bool = False
-) -> ExportedProgram:
+def trace(network: nn.Module, size: tuple[int, int] | None, channels: int = 3) -> ExportedProgram:
     """Trace a network as it is: operators of this package stay themselves.
 
     Args:
         network: From (B, channels, H, W) to a tuple of tensors, in eval mode.
         size: (height, width) in pixels that the graph takes, one image at a time; None for any batch and size.
         channels: Channels of the images.
-        for_inductor: Write adaptive pooling in other operators: Inductor cannot compile it to a grid whose size is a
-            symbol.
     """
-    if for_inductor:
-        with mock.patch.object(F, 'adaptive_avg_pool2d', adaptive_average):
-            return trace(network, size, channels)
     if size is not None:
         return _export(network, torch.zeros(1, channels, *size), None)
     lengths = {2: Dim('height', min=SIDES[0], max=SIDES[1]), 3: Dim('width', min=SIDES[0], max=SIDES[1])}
@@ -86,12 +76,9 @@ def trace_portable(network: nn.Module, size: tuple[int, int] | None, channels: i
 
 @torch.no_grad()
 def _export(network: nn.Module, example: Tensor, dynamic_axes: dict | None) -> ExportedProgram:
-    """Export a network in eval mode.
-
-    Raises:
-        InputError: It does something that `torch.export` cannot follow.
-    """
-    with _parameters_without_gradients(network), torch.fx.experimental._config.patch(backed_size_oblivious=True):
+    """Export a network in eval mode; its parameters ask for no gradients afterwards."""
+    network.requires_grad_(False)  # exported graphs have no use for gradients
+    with torch.fx.experimental._config.patch(backed_size_oblivious=True):
         try:
             program = torch.export.export(
                 network,
@@ -103,36 +90,20 @@ def _export(network: nn.Module, example: Tensor, dynamic_axes: dict | None) -> E
         except InputError:
             raise
         except Exception as error:
-            reason = next((line for line in str(error).splitlines() if line.strip()), '')
             hint = '; for one size it may: --size HEIGHTxWIDTH' if dynamic_axes else ''
             raise InputError(
-                f'torch.export cannot follow this model: {type(error).__name__}: {reason[:300]}{hint}'
+                f'torch.export cannot follow this model: {type(error).__name__}: {first_line(error)[:300]}{hint}'
             ) from error
     _drop_inequalities(program)
     return program
 
 
-@contextlib.contextmanager
-def _parameters_without_gradients(network: nn.Module) -> Iterator[None]:
-    """Context in which no parameter asks for gradients, which exported graphs have no use for."""
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
-
-
 def _drop_inequalities(program: ExportedProgram) -> None:
     """Remove the assertions that two sizes differ, which would refuse single images.
 
-    PyTorch asks whether a batch has one image, to choose the layout of a result, and whether a tensor is empty. For
-    the example, of two images, the answer is no, and with `prefer_deferred_runtime_asserts_over_guards` the graph
-    insists on it: `batch != 1`, `batch * tokens != tokens`, `batch * rows * columns != 0`. The operators of the graph
-    are those for any batch, and take one image, too: `formats.export` runs every file with one image and with two.
-    Equalities and bounds, which the graph needs, stay.
+    PyTorch asks whether a batch has one image, to choose the layout of a result. For the example, of two images, the
+    answer is no, and the graph insists on it: `batch != 1`, `batch * tokens != tokens`. Its operators are those for
+    any batch all the same: `formats.export` runs every file with one image and with two.
     """
     for node in list(program.graph.nodes):
         if node.op == 'call_function' and node.target is torch.ops.aten._assert_scalar.default:

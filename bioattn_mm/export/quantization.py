@@ -1,78 +1,32 @@
-"""Smaller ONNX files: weights in float16, and weights and activations in int8.
+"""Weights and activations in int8, of any ONNX file that has a `pipeline.json` beside it, whatever exported it."""
 
-Both take any ONNX file that has a `pipeline.json` beside it, whatever exported it, and write another one beside it,
-which runs wherever the first one does: inputs and outputs stay float32.
-"""
-
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from ..errors import InputError
-from ..files import atomic_path
 from ..runtime import Model
-from ..runtime.inputs import images_below
-from .verification import evenly_spaced
+from ..runtime.files import atomic_path
+from ..runtime.paths import images_below
+from .verification import evenly_spaced, quiet
 
-FLOAT16, INT8 = 'float16', 'int8'
 # Operators that compute in int8. Softmax, normalisation and what else there is stay as they are.
 QUANTIZED = ('Conv', 'Gemm', 'MatMul')
 # The ranges are calibrated on so many images; more would hardly change them, and take their time.
 NUM_IMAGES = 32
-# Smaller constants are scales, biases and shapes: halving them would save nothing.
-MIN_HALVED = 1024
 # Operators whose outputs depend on the shape of what goes in, not on its values.
 SHAPE_OPERATORS = ('Shape', 'Size')
-
-
-def smaller_path(path: Path, kind: str) -> Path:
-    """The file that `to_float16` or `to_int8` writes: model.onnx becomes model_int8.onnx."""
-    return path.with_name(f'{path.stem}_{kind}{path.suffix}')
-
-
-def to_float16(path: Path) -> Path:
-    """Store the weights in float16, half the size; the runtime converts them back when it loads the file.
-
-    So everything is computed in float32, at the same speed and with the rounding of the weights as the only
-    difference. What is computed from sizes alone, such as TransNeXt's log-CPB, keeps its weights in float32.
-
-    Args:
-        path: The ONNX file.
-
-    Returns:
-        The file that was written.
-    """
-    model = onnx.load(path)
-    graph = model.graph
-    kept = {name for node in size_nodes(graph) for name in node.input}
-    converted = []
-    for weight in graph.initializer:
-        if weight.data_type != TensorProto.FLOAT or weight.name in kept or np.prod(weight.dims) < MIN_HALVED:
-            continue
-        value = numpy_helper.to_array(weight)
-        half = value.astype(np.float16)
-        if not np.isfinite(half).all():  # beyond 65504
-            continue
-        name = f'{weight.name}_{FLOAT16}'
-        converted.append(helper.make_node('Cast', [name], [weight.name], f'{name}_cast', to=TensorProto.FLOAT))
-        weight.CopyFrom(numpy_helper.from_array(half, name))
-    nodes = [*converted, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return _save(model, smaller_path(path, FLOAT16))
 
 
 def to_int8(path: Path, folder: str | Path, num_images: int = NUM_IMAGES) -> tuple[Path, int]:
     """Quantise convolutions and products with weights to int8, by onnxruntime's static quantisation.
 
-    The ranges of the activations come from images, and each channel of a weight has a range of its own. In float32
-    stay: the products of attention, which have no weights or, as TransNeXt's learnable tokens, those of each head;
-    its softmax, normalisation, and all that is computed from sizes alone: TransNeXt's log-CPB, and in files for any
-    size the Fourier matrices of VARS and the averages of pooling.
+    The ranges of the activations come from images, and each channel of a weight has a range of its own. Inputs and
+    outputs stay float32, and so do: the products of attention, which have no weights or, as TransNeXt's learnable
+    tokens, those of each head; its softmax, normalisation, and all that is computed from sizes alone, such as
+    TransNeXt's log-CPB and in files for any size the averages of pooling.
 
     Args:
         path: The ONNX file, which is best one of float32.
@@ -80,34 +34,26 @@ def to_int8(path: Path, folder: str | Path, num_images: int = NUM_IMAGES) -> tup
         num_images: Number of them, at most, taken at equal distances.
 
     Returns:
-        The file that was written, and the number of images.
+        The file that was written, model_int8.onnx for model.onnx, and the number of images.
 
     Raises:
         InputError: The folder does not exist or has no images, or one cannot be read.
     """
     images = evenly_spaced(find_images(folder), num_images)
-    out = smaller_path(path, INT8)
+    out = path.with_name(f'{path.stem}_int8{path.suffix}')
     with atomic_path(out) as partial:
         quantize(path, partial, CalibrationImages(path, images))
     return out, len(images)
 
 
 def quantize(path: Path, out: Path, inputs: object) -> None:
-    """What `to_int8` does, with any inputs.
-
-    Args:
-        path: The ONNX file.
-        out: The file to write.
-        inputs: Their `get_next()` gives a dict of arrays by the names of inputs, and None at the end.
-    """
+    """What `to_int8` does, with inputs whose `get_next()` gives arrays by their names, and None at the end."""
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     model = onnx.load(path)
     for index, node in enumerate(model.graph.node):
         node.name = node.name or f'node_{index}'  # nodes are excluded by their names
-    level = logging.getLogger().level
-    logging.getLogger().setLevel(logging.ERROR)  # it recommends a preprocessing that fails where sizes are not fixed
-    try:
+    with quiet():  # it recommends a preprocessing that fails where sizes are not fixed
         quantize_static(
             model,
             out,
@@ -120,8 +66,6 @@ def quantize(path: Path, out: Path, inputs: object) -> None:
             nodes_to_exclude=[node.name for node in (*size_nodes(model.graph), *attention_products(model.graph))],
             calibrate_method=CalibrationMethod.MinMax,
         )
-    finally:
-        logging.getLogger().setLevel(level)
 
 
 def size_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -176,9 +120,3 @@ def find_images(folder: str | Path) -> list[Path]:
     if not Path(folder).is_dir():
         raise InputError(f'no folder of images to calibrate on at {folder}')
     return images_below(Path(folder))
-
-
-def _save(model: onnx.ModelProto, path: Path) -> Path:
-    with atomic_path(path) as partial:
-        onnx.save(model, partial)
-    return path

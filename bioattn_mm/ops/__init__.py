@@ -1,18 +1,19 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
+A `ValueError` says which arguments do not fit each other, or the backend that was asked for (`choose_backend`).
 The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
 `gated_convolution`, `gelu_pool`, `log_cpb_table` and, on a GPU, `add_norm` and `gelu_pool_norm`; those of GAB for
 plain ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`. `sliding_window_qk` and
 `sliding_window_av` are public operators to build other attention layers from, like those of `mmcv.ops`; here an
-ablation of TransNeXt, `SlidingWindowAttention`, uses them.
+ablation of TransNeXt, `DynamicBiasAttention`, uses them.
 """
 
-from .add_norm import add_norm, has_add_norm
+from .add_norm import add_norm
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
 from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
 from .gated_convolution import gated_convolution, gated_convolution_reference
-from .gelu_pool import gelu_pool, gelu_pool_norm, has_gelu_pool_norm
+from .gelu_pool import gelu_pool, gelu_pool_norm
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -28,8 +29,6 @@ __all__ = [
     'gated_convolution_reference',
     'gelu_pool',
     'gelu_pool_norm',
-    'has_add_norm',
-    'has_gelu_pool_norm',
     'log_cpb_table',
     'log_num_keys',
     'peripheral_attention',

@@ -1,9 +1,8 @@
 """What was compiled, and the backends of each device; with --check, whether the operators compute what they should.
 
 --check runs every operator on this machine, in every dtype and many sizes, forward and backward, against its formula
-in float64, and twice, because results must repeat to the last bit. Then it measures how fast they are, beside the
-formulas and other means. It prints a report to paste into an issue, and takes about a minute. The exit code is 1 if
-anything is different, and 2 if the device has no compiled operators.
+in float64, and twice, because results must repeat to the last bit. It prints a report to paste into an issue, and
+takes less than a minute. The exit code is 1 if anything is different, and 2 if the device has no compiled operators.
 """
 
 import argparse
@@ -28,34 +27,10 @@ from .samples import OPERATORS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args, parser = parse(arguments)
-    if args.check:
-        if args.device == 'cuda' and not torch.cuda.is_available():
-            parser.error('nothing to check on cuda: PyTorch finds no GPU')
-        why_not = why_not_compiled(torch.device(args.device))
-        if why_not:
-            parser.error(f'nothing to check on {args.device}: {why_not}; {HOW_TO_BUILD}')
-        print(f'bioattn_mm {__version__}, Python {platform.python_version()}, {platform.platform()}')
-    print_what_was_built()
-    if args.check:
-        if args.device == 'cuda':
-            gpu = torch.cuda.get_device_properties('cuda')
-            print(
-                f'{gpu.name}, compute capability {gpu.major}.{gpu.minor}, {gpu.total_memory / 2**30:.0f} GiB, ',
-                end='',
-            )
-            print(f'CUDA {torch.version.cuda}')
-        print()
-        sys.exit(0 if check(args.device, args.operators, times=not args.no_times) else 1)
-
-
-def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     parser = argparse.ArgumentParser(
-        prog='python -m bioattn_mm.ops',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog='python -m bioattn_mm.ops', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--check', action='store_true', help='check the operators, and measure them')
+    parser.add_argument('--check', action='store_true', help='check the operators')
     parser.add_argument(
         '--device',
         choices=['cpu', 'cuda'],
@@ -70,8 +45,22 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argparse
         metavar='NAME',
         help=f'of {", ".join(OPERATORS)} (default: all)',
     )
-    parser.add_argument('--no-times', action='store_true', help='check, and measure nothing')
-    return parser.parse_args(arguments), parser
+    args = parser.parse_args(arguments)
+    if args.check:
+        if args.device == 'cuda' and not torch.cuda.is_available():
+            parser.error('nothing to check on cuda: PyTorch finds no GPU')
+        why_not = why_not_compiled(torch.device(args.device))
+        if why_not:
+            parser.error(f'nothing to check on {args.device}: {why_not}; {HOW_TO_BUILD}')
+        print(f'bioattn_mm {__version__}, Python {platform.python_version()}, {platform.platform()}')
+    print_what_was_built()
+    if args.check:
+        if args.device == 'cuda':
+            gpu = torch.cuda.get_device_properties('cuda')
+            capability, memory = f'{gpu.major}.{gpu.minor}', f'{gpu.total_memory / 2**30:.0f} GiB'
+            print(f'{gpu.name}, compute capability {capability}, {memory}, CUDA {torch.version.cuda}')
+        print()
+        sys.exit(0 if check(args.device, args.operators) else 1)
 
 
 def print_what_was_built() -> None:

@@ -3,13 +3,7 @@
 import torch
 from torch import Tensor
 
-from .arguments import (
-    AggregatedAttentionInputs,
-    autocast_dtype,
-    check_fits,
-    check_offsets,
-    check_tokens,
-)
+from .arguments import AggregatedAttentionInputs, autocast_dtype, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .reference import aggregated_attention_reference
 from .registration import differentiable, needs_backward
@@ -36,15 +30,8 @@ def aggregated_attention(
         A = softmax(concat(A_window, A_pool))
         output = (A_window' + token_weights) V_window + A_pool' V_pool      (' marks the two parts of A)
 
-    Values outside of the image count as zero. All floating-point arguments have one dtype; autocast casts them to its
-    own, as for a matrix product, except float64. Half-precision inputs are multiplied and summed in float32. On the
-    CPU nothing but the results is rounded; on CUDA, for the tensor cores, also the weights of the pooled keys and the
-    gradients of their logits are.
-
-    The pooled bias has one row of biases for each distinct vertical offset between a query row and a pooled row,
-    not for each pair of them: between a grid of H rows and its average pooling there are about 2 H such offsets.
-    To pass a bias of all pairs, (heads, H, Ph, W, Pw), flatten it by `flatten(1, 2)` and give
-    `torch.arange(H * Ph).view(H, Ph)` as its rows.
+    Values outside of the image count as zero. Floating-point arguments have one dtype; autocast casts them, except
+    float64. Products of half precision are summed in float32; on CUDA the weights of the pooled keys are rounded.
 
     Args:
         query: Scaled queries, (B, H, W, heads, d).
@@ -53,24 +40,38 @@ def aggregated_attention(
         pooled_key: Keys of the pooled grid, (B, Ph, Pw, heads, d).
         pooled_value: Values of the pooled grid, (B, Ph, Pw, heads, d).
         window_bias: Learned bias of each window offset, (heads, k * k) with k odd; row-major from the top left.
-        pooled_bias: Position bias of the pooled keys, (heads, R, W, Pw).
-        pooled_bias_rows: Row of `pooled_bias` for each pair of query row and pooled row, int64 (H, Ph). Others than
-            0 to R - 1 raise an error; on CUDA it is an assertion in the kernel, as in PyTorch's own indexing.
+        pooled_bias: Position bias of the pooled keys, (heads, R, W, Pw), a row for each vertical offset.
+        pooled_bias_rows: Row of `pooled_bias` for each pair of query row and pooled row, int64 (H, Ph), 0 to R - 1.
         token_weights: Added to the window weights after the softmax, (B, H, W, heads, k * k).
-        backend: 'cpu' or 'cuda' (fused, C++; on CUDA d = 8, 16, ... 64, k <= 9, no float64), or 'reference' (PyTorch,
-            any device). By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that supports the
-            arguments.
+        backend: 'cpu', 'cuda' (d = 8, 16, ... 64, k <= 9, no float64) or 'reference'; see `choose_backend`.
 
     Returns:
         (B, H, W, heads, d) in the dtype of the arguments, or of autocast.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
     inputs = AggregatedAttentionInputs(
         query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
     )
-    _check(inputs)
+    check_tokens('query', query)
+    batch, height, width, heads, channels = query.shape
+    offsets = check_offsets('window_bias', window_bias, '(heads, k * k)')
+    if pooled_key.dim() != 5:
+        raise ValueError(f'pooled_key must be (B, Ph, Pw, heads, d), got shape {tuple(pooled_key.shape)}')
+    pooled_height, pooled_width = pooled_key.shape[1:3]
+    bias_rows = pooled_bias.shape[1] if pooled_bias.dim() == 4 else -1
+    pooled = batch, pooled_height, pooled_width, heads, channels
+    check_fits(
+        'query',
+        query,
+        None,
+        key=(key, query.shape),
+        value=(value, query.shape),
+        pooled_key=(pooled_key, pooled),
+        pooled_value=(pooled_value, pooled),
+        window_bias=(window_bias, (heads, offsets)),
+        pooled_bias=(pooled_bias, (heads, bias_rows, width, pooled_width)),
+        token_weights=(token_weights, (batch, height, width, heads, offsets)),
+    )
+    check_fits('query', query, torch.int64, pooled_bias_rows=(pooled_bias_rows, (height, pooled_height)))
     unsupported = why_not_on_cuda(query, autocast_dtype(query), window_bias.shape[1])
     if choose_backend(query.device, backend, unsupported) == 'reference':
         return aggregated_attention_reference(*inputs)
@@ -78,13 +79,7 @@ def aggregated_attention(
 
 
 def why_not_on_cuda(query: Tensor, dtype: torch.dtype, offsets: int) -> str | None:
-    """Why the CUDA kernels do not take the arguments (csrc/cuda/aggregated_attention.cuh); None if they do.
-
-    Args:
-        query: (B, H, W, heads, d). On the CPU there are no such limits.
-        dtype: What it is computed in.
-        offsets: Tokens in a window.
-    """
+    """Why the CUDA kernels do not take the arguments (csrc/cuda/aggregated_attention.cuh); None if they do."""
     if not query.is_cuda:
         return None
     channels = query.shape[-1]
@@ -95,27 +90,3 @@ def why_not_on_cuda(query: Tensor, dtype: torch.dtype, offsets: int) -> str | No
     if offsets > 9 * 9:
         return f'aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got {offsets} window offsets'
     return None
-
-
-def _check(inputs: AggregatedAttentionInputs) -> None:
-    """Raise a `ValueError` that names the first argument that does not fit the others."""
-    check_tokens('query', inputs.query)
-    batch, height, width, heads, channels = inputs.query.shape
-    offsets = check_offsets('window_bias', inputs.window_bias, '(heads, k * k)')
-    if inputs.pooled_key.dim() != 5:
-        raise ValueError(f'pooled_key must be (B, Ph, Pw, heads, d), got shape {tuple(inputs.pooled_key.shape)}')
-    pooled_height, pooled_width = inputs.pooled_key.shape[1:3]
-    bias_rows = inputs.pooled_bias.shape[1] if inputs.pooled_bias.dim() == 4 else -1
-    shapes = dict(
-        key=(batch, height, width, heads, channels),
-        value=(batch, height, width, heads, channels),
-        pooled_key=(batch, pooled_height, pooled_width, heads, channels),
-        pooled_value=(batch, pooled_height, pooled_width, heads, channels),
-        window_bias=(heads, offsets),
-        pooled_bias=(heads, bias_rows, width, pooled_width),
-        pooled_bias_rows=(height, pooled_height),
-        token_weights=(batch, height, width, heads, offsets),
-    )
-    for name, shape in shapes.items():
-        dtype = torch.int64 if name == 'pooled_bias_rows' else None
-        check_fits(name, getattr(inputs, name), shape, 'query', inputs.query, dtype)

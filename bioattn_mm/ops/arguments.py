@@ -1,13 +1,16 @@
 """Checks of the operators' arguments, and what PyTorch's modes make of them."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .windows import window_size_of
-
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+UNCHANGED = nullcontext()
+# Under these keys PyTorch's dispatcher casts.
+AUTOCAST_KEYS = dict(cpu=torch._C.DispatchKey.AutocastCPU, cuda=torch._C.DispatchKey.AutocastCUDA)
+AUTOCAST = torch._C.DispatchKeySet(AUTOCAST_KEYS['cpu']) | torch._C.DispatchKeySet(AUTOCAST_KEYS['cuda'])
 
 
 class AggregatedAttentionInputs(NamedTuple):
@@ -25,15 +28,36 @@ class AggregatedAttentionInputs(NamedTuple):
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype that an operator computes with: the tensor's, or autocast's unless it is float64 or an integer."""
+    """The dtype that an operator computes in: the tensor's, or autocast's unless it is float64 or an integer."""
     device = tensor.device.type
     takes_part = tensor.is_floating_point() and tensor.dtype != torch.float64 and not tensor.is_meta
-    return torch.get_autocast_dtype(device) if takes_part and torch.is_autocast_enabled(device) else tensor.dtype
+    return torch.get_autocast_dtype(device) if takes_part and is_autocast(device) else tensor.dtype
 
 
-def without_autocast(tensor: Tensor) -> torch.autocast:
-    """Context without autocast on a tensor's device; the device meta, whose tensors have no data, has no autocast."""
-    return torch.autocast('cpu' if tensor.is_meta else tensor.device.type, enabled=False)
+def is_autocast(device: str) -> bool:
+    """Whether autocast is on for a device, and not `without_autocast`."""
+    if not torch.is_autocast_enabled(device):
+        return False
+    key = AUTOCAST_KEYS.get(device)
+    return key is None or torch.compiler.is_compiling() or not torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager:
+    """Context without autocast on a tensor's device; the device meta has none."""
+    device = 'cpu' if tensor.is_meta else tensor.device.type
+    if torch.compiler.is_compiling():  # the graph may run under autocast
+        return torch.autocast(device, enabled=False)
+    if not torch.is_autocast_enabled(device):
+        return UNCHANGED
+    if device not in AUTOCAST_KEYS:
+        return torch.autocast(device, enabled=False)
+    # `torch.autocast` makes ten times as many calls.
+    return torch._C._ExcludeDispatchKeyGuard(AUTOCAST)
+
+
+def window_size_of(offsets: int) -> int:
+    """Side k of a window of k * k offsets; traced lengths are tensors."""
+    return round(int(offsets) ** 0.5)
 
 
 def check_tokens(name: str, tokens: Tensor) -> None:
@@ -63,27 +87,19 @@ def check_offsets(name: str, tensor: Tensor, shape: str) -> int:
 
 
 def check_fits(
-    name: str,
-    tensor: Tensor,
-    shape: tuple[int, ...],
-    to: str,
-    first: Tensor,
-    dtype: torch.dtype | None = None,
+    to: str, first: Tensor, dtype: torch.dtype | None, **others: tuple[Tensor | None, tuple[int, ...]]
 ) -> None:
-    """Raise a `ValueError` unless a tensor has a shape, and fits the first argument of the operator, named `to`.
+    """Raise a `ValueError` unless each of `others` has its shape, and the device of an operator's `first` argument.
 
-    It must have the device of the first argument, and its dtype after autocast, or else `dtype` as it is.
+    `to` is the name of the first. Their dtype must be `dtype`, or where that is None, after autocast, the first's.
     """
-    check_shape(name, tensor, shape, to, first)
-    if tensor.dtype != dtype if dtype else autocast_dtype(tensor) != autocast_dtype(first):
-        raise ValueError(f'{name} must be {dtype or first.dtype} to fit {to}, got {tensor.dtype}')
-
-
-def check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], to: str, first: Tensor) -> None:
-    """`check_fits` for any dtype."""
-    if tuple(tensor.shape) != shape:
-        raise ValueError(
-            f'{name} must have shape {shape} to fit {to} {tuple(first.shape)}, got {tuple(tensor.shape)}'
-        )
-    if tensor.device != first.device:
-        raise ValueError(f'{name} is on {tensor.device}, but {to} is on {first.device}')
+    for name, (tensor, shape) in others.items():
+        if tensor is None:
+            continue
+        if tensor.shape != shape:
+            got = tuple(tensor.shape)
+            raise ValueError(f'{name} must have shape {tuple(shape)} to fit {to} {tuple(first.shape)}, got {got}')
+        if tensor.device != first.device:
+            raise ValueError(f'{name} is on {tensor.device}, but {to} is on {first.device}')
+        if tensor.dtype != (dtype or first.dtype) and (dtype or autocast_dtype(tensor) != autocast_dtype(first)):
+            raise ValueError(f'{name} must be {dtype or first.dtype} to fit {to}, got {tensor.dtype}')

@@ -11,7 +11,7 @@ import torch
 
 from ..version import __version__
 from .portable import is_portable
-from .registration import register_all
+from .registration import OPERATORS, register
 
 ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
 LIBRARY = Path(__file__).with_name('_cpu.so')
@@ -25,7 +25,7 @@ HOW_TO_BUILD = (
 
 
 def _load_library() -> str | None:
-    """Load the compiled operators; without them, warn once, go on in PyTorch, and return the reason."""
+    """Load the compiled operators; without them, warn, and return the reason."""
     if not LIBRARY.is_file():
         reason = 'bioattn_mm was installed without its compiled operators'
     elif tuple(map(int, torch.__version__.split('.')[:2])) < LOWEST_TORCH:
@@ -63,8 +63,8 @@ def _load_cuda_library() -> str | None:
 WHY_NOT_LOADED = _load_library()
 LIBRARY_IS_LOADED = WHY_NOT_LOADED is None
 WHY_NOT_ON_CUDA = _load_cuda_library()
-if LIBRARY_IS_LOADED:
-    register_all()
+for _name in OPERATORS if LIBRARY_IS_LOADED else ():
+    register(_name)
 # Compute capabilities that the CUDA operators were compiled for, such as '8.0 9.0+PTX'; empty without CUDA.
 CUDA_ARCHITECTURES = '' if WHY_NOT_ON_CUDA else torch.ops.bioattn_mm.cuda_architectures()
 # The release of CUDA that they were compiled with, and the last one that the driver runs, such as 13000 and 12080.
@@ -74,8 +74,8 @@ CUDA_RELEASES = (0, 0) if WHY_NOT_ON_CUDA else torch.ops.bioattn_mm.cuda_release
 def capabilities_of(architectures: str) -> list[tuple[int, int]]:
     """Ranges of compute capabilities, as 10 * major + minor, that operators run on which were compiled for a list.
 
-    Code for 8.0 runs on 8.0 to 8.9, with PTX (8.0+PTX) on everything from 8.0 on, and code for 9.0a on 9.0 alone.
-    Other names, such as Hopper, are taken to mean everything.
+    Code for 8.0 runs on 8.0 to 8.9, with PTX (8.0+PTX) on all from 8.0 on, and code for 9.0a on 9.0 alone. Other
+    names, such as Hopper, are taken to mean everything.
     """
     ranges = []
     for name in architectures.split():
@@ -123,14 +123,13 @@ def available_backends(device: torch.device) -> list[str]:
 
 
 def choose_backend(device: torch.device, backend: str | None, unsupported: str | None = None) -> str:
-    """The backend asked for, by argument or environment variable, or else the fastest for the device.
+    """The backend asked for, or else the fastest that supports the arguments; within `portable_formulas` PyTorch's.
 
-    Inside of `portable_formulas` it is always PyTorch's. Where nobody asked for one, and a GPU has to run the PyTorch
-    formulas, a warning says so, once for each reason.
+    A warning says, once for each reason, that a GPU runs the formulas unasked.
 
     Args:
         device: Where the tensors are.
-        backend: The operator's argument of that name.
+        backend: The operator's argument of that name, before the environment variable BIOATTN_MM_BACKEND.
         unsupported: Why the compiled operator does not take its other arguments, if it does not.
 
     Raises:
@@ -140,7 +139,8 @@ def choose_backend(device: torch.device, backend: str | None, unsupported: str |
     if is_portable():
         return 'reference'
     missing = why_not_compiled(device)
-    asked = backend or os.environ.get(ENVIRONMENT_VARIABLE)
+    # The variable is not meant for operators that the CPU lacks.
+    asked = backend or (None if unsupported and device.type == 'cpu' else os.environ.get(ENVIRONMENT_VARIABLE))
     if not asked:
         if device.type == 'cuda' and (missing or unsupported) and not torch.compiler.is_compiling():
             _warn_once(f'{missing}; {HOW_TO_BUILD}' if missing else unsupported)

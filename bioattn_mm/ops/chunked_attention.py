@@ -11,23 +11,21 @@ from .portable import is_exported, is_transformed
 
 # Attention weights of a chunk, at most, unless one row of queries has more: they stay in the cache.
 MAX_WEIGHTS_PER_CHUNK = 2**20
+# On a GPU, elements of the largest tensor of a chunk: 256 MiB in float32, and up to six times that with others and
+# gradients. Chunks are as large as memory allows, because a launch takes microseconds however little it does.
+NUMEL_ON_A_GPU = 2**26
+
+
+def chunk_numel(device: torch.device, on_cpu: int) -> int:
+    """Elements that the largest tensor of a chunk may have: on a CPU as many as stay in its cache, `on_cpu`."""
+    return on_cpu if device.type == 'cpu' else NUMEL_ON_A_GPU
 
 
 def attend_with_bias(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """Scaled dot-product attention with a bias, whose gradient also of an empty batch is zero.
+    """Scaled dot-product attention, (B, heads, N, d), with a bias, (1, heads, N, M), also of an empty batch.
 
-    PyTorch from 2.15 on returns an output of no elements that does not depend on its arguments: a gradient with
+    PyTorch's from 2.15 on returns an output of no elements that does not depend on its arguments: a gradient with
     respect to one of them is then an error.
-
-    Args:
-        query: (B, heads, N, d).
-        key: (B, heads, M, d).
-        value: (B, heads, M, d).
-        bias: What is added to the products, (1, heads, N, M).
-        scale: Factor of the products.
-
-    Returns:
-        (B, heads, N, d).
     """
     if not is_exported() and query.numel() == 0:
         return (scale * query @ key.transpose(2, 3) + bias).softmax(-1) @ value
@@ -39,18 +37,10 @@ def attention_in_chunks(
 ) -> Tensor:
     """Attention from a grid to itself, or to another one, with a bias computed for some rows of queries at a time.
 
-    On a CPU there is never a tensor of all pairs of tokens: in training a chunk's bias and weights are computed again
-    in the backward pass. On a GPU there is one chunk.
+    In training a chunk's bias and weights are computed again in the backward pass. On a GPU there is one chunk.
 
-    Args:
-        query: (B, H, W, heads, d).
-        key: (B, H', W', heads, d).
-        value: (B, H', W', heads, d).
-        bias_of_rows: Gives the bias of the queries in some rows: (heads, rows * W, H' * W').
-        scale: Factor of the products.
-
-    Returns:
-        (B, H, W, heads, d).
+    Queries and the result are (B, H, W, heads, d), keys and values (B, H', W', heads, d); `bias_of_rows` gives the
+    bias of the queries in some rows, (heads, rows * W, H' * W'); `scale` is the factor of the products.
     """
     batch, height, width, heads, _ = query.shape
     key, value = (tensor.flatten(1, 2).transpose(1, 2) for tensor in (key, value))  # (B, heads, N, d)

@@ -6,9 +6,7 @@ from functools import lru_cache, wraps
 
 import torch
 
-from .portable import is_traced, is_transformed
-
-# What a capture has read of the caches; None where nothing is captured.
+# The cached tensors that a capture has read; None where nothing is captured.
 _captured: list[torch.Tensor] | None = None
 
 
@@ -16,11 +14,8 @@ _captured: list[torch.Tensor] | None = None
 def capture_of_constants() -> Iterator[list[torch.Tensor]]:
     """Context of a capture as a CUDA graph, which reads tensors where they were in memory at that time.
 
-    What depends on parameters must be computed within, so that it is in the graph; see `is_captured`.
-
     Yields:
-        The cached constants that are read. Whoever keeps the graph has to keep them, too, as the caches drop what was
-        not used for long.
+        The cached constants that are read: whoever keeps the graph has to keep them, too.
     """
     global _captured
     before, _captured = _captured, []
@@ -36,11 +31,7 @@ def is_captured() -> bool:
 
 
 def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Cache a tensor that depends on hashable arguments only, such as a size and a device.
-
-    On a GPU that saves launches that take longer than their arithmetic. The tensor is computed anew where it must not
-    be kept (`can_be_kept`).
-    """
+    """Cache a tensor that depends on hashable arguments only, such as a size and a device, where `can_be_kept`."""
     # A tensor that was made in inference mode could not be used in training later.
     compute = torch.inference_mode(False)(function)
     cached = lru_cache(maxsize=256)(compute)
@@ -58,12 +49,8 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
 
 
 def can_be_kept() -> bool:
-    """Whether tensors that are computed now are of use later.
-
-    They are not where PyTorch compiles, exports or traces, in its FakeTensorMode, or within a transform of
-    torch.func, after which its tensors have no memory.
-    """
-    # The compiler first: it cannot follow the question for the mode.
-    if is_traced() or is_transformed():
+    """Whether tensors that are computed now are of use later: not of a graph, a transform or FakeTensorMode."""
+    # The compiler first: it cannot follow the other questions.
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None

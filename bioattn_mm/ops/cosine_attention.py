@@ -7,12 +7,18 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from .aggregated_attention import aggregated_attention, why_not_on_cuda
-from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens, without_autocast
+from .arguments import (
+    AggregatedAttentionInputs,
+    check_fits,
+    check_offsets,
+    check_tokens,
+    window_size_of,
+    without_autocast,
+)
 from .backends import choose_backend
 from .constants import cached_constant
-from .portable import is_traced
-from .registration import differentiable, needs_backward
-from .windows import window_size_of
+from .portable import is_traced, is_transformed
+from .registration import apply, differentiable, needs_backward
 
 SMALLEST_NORM = 1e-6
 
@@ -78,19 +84,19 @@ def log_num_keys(
 def unit_vectors(x: Tensor) -> Tensor:
     """Divide the last axis by its l2 norm, or by 1e-6 if the norm is smaller, so that zeros stay zero.
 
-    It is computed in float32, because squares of small numbers are 0 in float16. The gradient at zero is 1e6: a
-    backbone must not turn the padding of an image into exact zeros.
+    In float32, as squares of small numbers are 0 in float16. The gradient at zero is 1e6: padding must not become 0.
     """
     full = x.to(torch.promote_types(x.dtype, torch.float32))
     # A compiler finds a backward pass of its own, and torch.compile fails at this one where sizes are symbols.
     if full.requires_grad and not is_traced():
-        return _UnitVectors.apply(full)[0].to(x.dtype)
+        unit, _ = _UnitVectors.apply(full) if is_transformed() else apply(_UnitVectors, full)
+        return unit.to(x.dtype)
     # F.normalize, which in ONNX files repeats the norm for every channel.
     return (full / full.norm(dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)).to(x.dtype)
 
 
 class _UnitVectors(torch.autograd.Function):
-    """`F.normalize` and the norms, with a backward pass of half as many operators: on a GPU each is a launch."""
+    """Unit vectors and norms, with a backward pass of a third as many launches as PyTorch's."""
 
     generate_vmap_rule = True
 
@@ -130,7 +136,7 @@ def cosine_attention(
     token_bias: Tensor,
     backend: str | None = None,
 ) -> Tensor:
-    """`aggregated_attention` of what TransNeXt's projections give (eq. 9 to 14).
+    """`aggregated_attention` of what TransNeXt's projections give (eq. 9 to 14), without autocast.
 
     For the query at row `i` and column `j`, with `n` keys, those of its window inside of the image and the pooled
     ones, and with l2-normalised queries `q` and keys::
@@ -140,7 +146,6 @@ def cosine_attention(
         pooled_bias[:, pooled_bias_rows[i, u], pooled_bias_columns[j, v]] is the bias of pooled key (u, v)
 
     Projections may be float16, bfloat16, float32 or float64. The rest is float32, for float64 projections float64.
-    Autocast changes nothing.
 
     Args:
         query: Projected queries, (B, H, W, heads, d).
@@ -154,64 +159,49 @@ def cosine_attention(
         pooled_bias_columns: Column of the table for each pair of query column and pooled column, int64 (W, Pw).
         tokens: Learnable tokens, (heads, d, k * k).
         token_bias: (heads, k * k).
-        backend: 'cpu', 'cuda' (both fused; 'cuda' with the limits of `aggregated_attention`) or 'reference'; by
-            default as there.
+        backend: As of `aggregated_attention`.
 
     Returns:
         (B, H, W, heads, d) in the dtype of `query`.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    inputs = CosineAttentionInputs(
+    projections, scaling = (query, key_value, pooled_key_value), (scale, query_embedding)
+    bias = window_bias, pooled_bias, pooled_bias_rows, pooled_bias_columns
+    inputs = CosineAttentionInputs(*projections, *scaling, *bias, tokens, token_bias)
+    check_tokens('query', query)
+    batch, height, width, heads, channels = query.shape
+    offsets = check_offsets('window_bias', window_bias, '(heads, k * k)')
+    if pooled_key_value.dim() != 6:
+        shape = tuple(pooled_key_value.shape)
+        raise ValueError(f'pooled_key_value must be (B, Ph, Pw, 2, heads, d), got shape {shape}')
+    pooled_height, pooled_width = pooled_key_value.shape[1:3]
+    table = tuple(pooled_bias.shape[1:]) if pooled_bias.dim() == 3 else (-1, -1)
+    check_fits(
+        'query',
         query,
-        key_value,
-        pooled_key_value,
-        scale,
-        query_embedding,
-        window_bias,
-        pooled_bias,
-        pooled_bias_rows,
-        pooled_bias_columns,
-        tokens,
-        token_bias,
+        query.dtype,
+        key_value=(key_value, (batch, height, width, 2, heads, channels)),
+        pooled_key_value=(pooled_key_value, (batch, pooled_height, pooled_width, 2, heads, channels)),
     )
-    _check(inputs)
+    check_fits(
+        'query',
+        query,
+        torch.int64,
+        pooled_bias_rows=(pooled_bias_rows, (height, pooled_height)),
+        pooled_bias_columns=(pooled_bias_columns, (width, pooled_width)),
+    )
+    check_fits(
+        'query',
+        query,
+        torch.promote_types(query.dtype, torch.float32),
+        scale=(scale, (heads,)),
+        query_embedding=(query_embedding, (heads, channels)),
+        window_bias=(window_bias, (heads, offsets)),
+        pooled_bias=(pooled_bias, (heads, *table)),
+        tokens=(tokens, (heads, channels, offsets)),
+        token_bias=(token_bias, (heads, offsets)),
+    )
     unsupported = why_not_on_cuda(query, query.dtype, window_bias.shape[1])
     if choose_backend(query.device, backend, unsupported) == 'reference':
         with without_autocast(query):
             return aggregated_attention(*inputs.normalised(), backend='reference')
     return differentiable('cosine_attention', *inputs, needs_backward(*inputs))[0]
-
-
-def _check(inputs: CosineAttentionInputs) -> None:
-    """Raise a `ValueError` that names the first argument that does not fit the others."""
-    check_tokens('query', inputs.query)
-    batch, height, width, heads, channels = inputs.query.shape
-    offsets = check_offsets('window_bias', inputs.window_bias, '(heads, k * k)')
-    if inputs.pooled_key_value.dim() != 6:
-        shape = tuple(inputs.pooled_key_value.shape)
-        raise ValueError(f'pooled_key_value must be (B, Ph, Pw, 2, heads, d), got shape {shape}')
-    pooled_height, pooled_width = inputs.pooled_key_value.shape[1:3]
-    table = tuple(inputs.pooled_bias.shape[1:]) if inputs.pooled_bias.dim() == 3 else (-1, -1)
-    projections = dict(
-        key_value=(batch, height, width, 2, heads, channels),
-        pooled_key_value=(batch, pooled_height, pooled_width, 2, heads, channels),
-    )
-    indices = dict(pooled_bias_rows=(height, pooled_height), pooled_bias_columns=(width, pooled_width))
-    parameters = dict(
-        scale=(heads,),
-        query_embedding=(heads, channels),
-        window_bias=(heads, offsets),
-        pooled_bias=(heads, *table),
-        tokens=(heads, channels, offsets),
-        token_bias=(heads, offsets),
-    )
-    parameter_dtype = torch.promote_types(inputs.query.dtype, torch.float32)
-    for shapes, dtype in (
-        (projections, inputs.query.dtype),
-        (indices, torch.int64),
-        (parameters, parameter_dtype),
-    ):
-        for name, shape in shapes.items():
-            check_fits(name, getattr(inputs, name), shape, 'query', inputs.query, dtype)

@@ -18,30 +18,21 @@ def gated_convolution(
         x: (B, H, W, 2 C), float16, bfloat16, float32 or float64.
         weight: Weight of the convolution, (C, 1, 3, 3), float32 or for float64 `x` float64, as `bias`.
         bias: (C,).
-        backend: 'cpu' (one pass over the tokens; C a multiple of 16, no float16), 'cuda' (one launch; C even, no
-            float64) or 'reference'. By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that
-            supports the arguments.
-        x_bias: What is added to `x` first, (2 C,), in the dtype of `bias`: the bias of the linear layer that gave
-            `x`, which the kernel adds without a pass of its own over `x`.
+        backend: 'cpu' (C a multiple of 16, no float16), 'cuda' (C even, no float64) or 'reference'.
+        x_bias: What is added to `x` first, (2 C,), in the dtype of `bias`: the bias of the linear layer before.
 
     Returns:
         (B, H, W, C) in the dtype of `x`, under autocast as well.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
     if x.dim() != 4 or 0 in x.shape[1:] or x.shape[3] % 2:
         raise ValueError(f'x must be (B, H, W, 2 C), got shape {tuple(x.shape)}')
     check_dtype('x', x)
     channels, dtype = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
-    check_fits('weight', weight, (channels, 1, 3, 3), 'x', x, dtype)
-    check_fits('bias', bias, (channels,), 'x', x, dtype)
-    if x_bias is not None:
-        check_fits('x_bias', x_bias, (2 * channels,), 'x', x, dtype)
-    unsupported = _unsupported(x)
-    if unsupported and x.device.type == 'cpu' and backend is None:
-        backend = 'reference'
-    if choose_backend(x.device, backend, unsupported) != 'reference':
+    parameters = dict(
+        weight=(weight, (channels, 1, 3, 3)), bias=(bias, (channels,)), x_bias=(x_bias, (2 * channels,))
+    )
+    check_fits('x', x, dtype, **parameters)
+    if choose_backend(x.device, backend, _unsupported(x)) != 'reference':
         return differentiable('gated_convolution', x, x_bias, weight, bias)
     x = x if x_bias is None else x + x_bias.to(x.dtype)
     with without_autocast(x):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .add_norm import has_add_norm, why_not_norm
+from .add_norm import why_not_norm
 from .arguments import check_dtype, check_fits, without_autocast
 from .backends import choose_backend
 from .portable import is_exported, size_of_cells
@@ -21,20 +21,14 @@ def gelu_pool(x: Tensor, grid: tuple[int, int], backend: str | None = None) -> T
     Args:
         x: (B, H, W, C).
         grid: Height and width of what is pooled; cells are those of `F.adaptive_avg_pool2d`.
-        backend: 'cpu' (one pass, compiled; bfloat16, float32 or float64, and 16 channels or more) or 'reference'
-            (PyTorch's operators). By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that
-            supports the arguments.
+        backend: 'cpu' (one pass; 16 channels or more, no float16) or 'reference'; by default see `choose_backend`.
 
     Returns:
         (B, *grid, C) in the dtype of `x`.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
     _check(x, grid)
     takes = x.device.type == 'cpu' and x.shape[3] >= LEAST_CHANNELS.get(x.dtype, float('inf'))
-    if not takes and backend is None:
-        backend = 'reference'
+    backend = backend or (None if takes else 'reference')
     if choose_backend(x.device, backend, None if takes else UNSUPPORTED) == 'cpu':
         return differentiable('gelu_pool', x, *grid)
     return average_pool(F.gelu(x).permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
@@ -49,9 +43,9 @@ def gelu_pool_norm(
     eps: float,
     backend: str | None = None,
 ) -> Tensor:
-    """LayerNorm of the average pooling of `F.gelu(x + x_bias)`, of tokens with the channels last.
+    """LayerNorm of the average pooling of `F.gelu(x + x_bias)`, of tokens with the channels last, without autocast.
 
-    Autocast changes nothing. The CUDA kernels compute in float32, and round the pooled tokens and the result alone.
+    The CUDA kernels compute in float32, and round the pooled tokens and the result alone.
 
     Args:
         x: (B, H, W, C), float16, bfloat16, float32 or float64.
@@ -60,47 +54,32 @@ def gelu_pool_norm(
         bias: Bias of the norm, (C,).
         grid: Height and width of what is pooled; cells are those of `F.adaptive_avg_pool2d`.
         eps: What the norm adds to the variance.
-        backend: 'cuda' (one launch, and two backward; a grid that divides that of `x`, C even and at most 4096, no
-            float64) or 'reference'. By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that
-            supports the arguments.
+        backend: 'cuda' (one launch; a grid that divides that of `x`, C even, no float64) or 'reference'.
 
     Returns:
         (B, *grid, C) in the dtype of `x`.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
     _check(x, grid)
-    for name, parameter in dict(x_bias=x_bias, weight=weight, bias=bias).items():
-        check_fits(name, parameter, (x.shape[3],), 'x', x, x.dtype)
-    if x.device.type == 'cpu' and backend is None:
-        backend = 'reference'
-    if choose_backend(x.device, backend, _unsupported(x, grid)) != 'reference':
+    of_channels = dict(x_bias=x_bias, weight=weight, bias=bias)
+    check_fits('x', x, x.dtype, **{name: (t, x.shape[3:]) for name, t in of_channels.items()})
+    unsupported = why_not_norm(x, 'gelu_pool_norm')
+    if None in map(size_of_cells, x.shape[1:3], grid):
+        unsupported = (
+            f'gelu_pool_norm on CUDA takes a grid that divides that of x, got {grid} and {tuple(x.shape[1:3])}'
+        )
+    if choose_backend(x.device, backend, unsupported) != 'reference':
         return differentiable('gelu_pool_norm', x, x_bias, weight, bias, *grid, eps)[0]
     with without_autocast(x):
         return F.layer_norm(gelu_pool(x + x_bias, grid, 'reference'), weight.shape, weight, bias, eps)
 
 
-def has_gelu_pool_norm(x: Tensor, grid: tuple[int, int]) -> bool:
-    """Whether `gelu_pool_norm` of such tokens runs as one kernel; for graphs that are made, `gelu_pool` does."""
-    return has_add_norm(x) and _unsupported(x, grid) is None
-
-
 def _check(x: Tensor, grid: tuple[int, int]) -> None:
-    """Raise a `ValueError` unless `x` are tokens in a dtype of the operators, and a grid has cells."""
     if x.dim() != 4 or 0 in x.shape[1:]:
         raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
     check_dtype('x', x)
     # Lengths of a graph for any size are symbols, or tensors.
     if any(isinstance(length, int) and length < 1 for length in grid):
         raise ValueError(f'grid must be 1 x 1 or larger, got {grid[0]} x {grid[1]}')
-
-
-def _unsupported(x: Tensor, grid: tuple[int, int]) -> str | None:
-    """Why the CUDA kernels of `gelu_pool_norm` do not take `x`; None if they do."""
-    if None in map(size_of_cells, x.shape[1:3], grid):
-        return f'gelu_pool_norm on CUDA takes a grid that divides that of x, got {grid} and {tuple(x.shape[1:3])}'
-    return why_not_norm(x, 'gelu_pool_norm')
 
 
 def average_pool(x: Tensor, grid: tuple[int, int]) -> Tensor:

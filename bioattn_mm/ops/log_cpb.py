@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .arguments import check_fits, without_autocast
 from .backends import choose_backend
-from .chunks import chunk_numel
+from .chunked_attention import chunk_numel
 from .portable import is_exported
 from .registration import differentiable
 
@@ -32,15 +32,13 @@ def log_cpb_table(
     The layers of several MLPs may be stacked: with an axis of MLPs first, the tables are computed together.
 
     Args:
-        vertical: Vertical coordinates, (R,), float32 or float64 as all others. Coordinates are constants of a size:
-            they have no gradient.
+        vertical: Vertical coordinates, (R,), float32 or float64 as all others. Coordinates have no gradient.
         horizontal: Horizontal coordinates, (C,).
         hidden_weight: Weight of the first layer, (hidden, 2) or (MLPs, hidden, 2).
         hidden_bias: Bias of the first layer, (hidden,) or (MLPs, hidden).
         weight: Weight of the second layer, (heads, hidden) or (MLPs, heads, hidden).
         bias: Bias of the second layer, (heads,) or (MLPs, heads).
-        backend: 'cpu' or 'cuda' (fused: the (R, C, hidden) activations are never in memory) or 'reference'; by
-            default as for `aggregated_attention`.
+        backend: 'cpu' or 'cuda', without activations in memory, or 'reference'; by default see `choose_backend`.
 
     Returns:
         (heads, R, C) or (MLPs, heads, R, C) in the dtype of the arguments, under autocast as well.
@@ -48,7 +46,21 @@ def log_cpb_table(
     Raises:
         ValueError: The arguments do not fit each other, or coordinates require a gradient.
     """
-    _check(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
+    if vertical.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f'vertical must be float32 or float64, got {vertical.dtype}')
+    for name, coordinates in dict(vertical=vertical, horizontal=horizontal).items():
+        if coordinates.dim() != 1:
+            raise ValueError(f'{name} must be coordinates along one axis, got shape {tuple(coordinates.shape)}')
+        if coordinates.requires_grad:
+            raise ValueError(f'{name} requires a gradient, and coordinates have none: pass {name}.detach()')
+    if weight.dim() not in (2, 3) or (weight.dim() == 3 and len(weight) == 0):
+        expected = '(heads, hidden), or (MLPs, heads, hidden) of one MLP or more'
+        raise ValueError(f'weight must be {expected}, got shape {tuple(weight.shape)}')
+    *mlps, heads, hidden = weight.shape
+    of_any_shape = dict(horizontal=(horizontal, horizontal.shape), weight=(weight, weight.shape))
+    check_fits('vertical', vertical, vertical.dtype, **of_any_shape)
+    of_hidden = dict(hidden_weight=(hidden_weight, (*mlps, hidden, 2)), hidden_bias=(hidden_bias, (*mlps, hidden)))
+    check_fits('weight', weight, weight.dtype, **of_hidden, bias=(bias, (*mlps, heads)))
     if choose_backend(vertical.device, backend) != 'reference':
         return differentiable('log_cpb_table', vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
     with without_autocast(vertical):
@@ -73,25 +85,3 @@ def _log_cpb_table_reference(
         for rows in vertical.split(rows_per_chunk)
     ]
     return torch.cat(table).permute(2, 0, 1).contiguous()
-
-
-def _check(
-    vertical: Tensor, horizontal: Tensor, hidden_weight: Tensor, hidden_bias: Tensor, weight: Tensor, bias: Tensor
-) -> None:
-    """Raise a `ValueError` that names the first argument that does not fit the others."""
-    if vertical.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f'vertical must be float32 or float64, got {vertical.dtype}')
-    for name, coordinates in dict(vertical=vertical, horizontal=horizontal).items():
-        if coordinates.dim() != 1:
-            raise ValueError(f'{name} must be coordinates along one axis, got shape {tuple(coordinates.shape)}')
-        if coordinates.requires_grad:
-            raise ValueError(f'{name} requires a gradient, and coordinates have none: pass {name}.detach()')
-    if weight.dim() not in (2, 3) or (weight.dim() == 3 and len(weight) == 0):
-        expected = '(heads, hidden), or (MLPs, heads, hidden) of one MLP or more'
-        raise ValueError(f'weight must be {expected}, got shape {tuple(weight.shape)}')
-    *mlps, heads, hidden = weight.shape
-    check_fits('horizontal', horizontal, tuple(horizontal.shape), 'vertical', vertical, vertical.dtype)
-    check_fits('weight', weight, tuple(weight.shape), 'vertical', vertical, vertical.dtype)
-    check_fits('hidden_weight', hidden_weight, (*mlps, hidden, 2), 'weight', weight, weight.dtype)
-    check_fits('hidden_bias', hidden_bias, (*mlps, hidden), 'weight', weight, weight.dtype)
-    check_fits('bias', bias, (*mlps, heads), 'weight', weight, weight.dtype)

@@ -1,17 +1,15 @@
 """Peripheral attention of PerViT: content-based attention, weighted by position-based attention."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from .arguments import autocast_dtype, check_dtype, check_fits, without_autocast
 from .backends import choose_backend
-from .chunked_attention import attend_with_bias
-from .chunks import chunk_numel
+from .chunked_attention import attend_with_bias, chunk_numel
 from .portable import is_exported, is_transformed
 from .registration import differentiable
 
@@ -19,21 +17,6 @@ from .registration import differentiable
 CHUNK_NUMEL = 2**20
 # The fused attention kernels of GPUs need heads whose width is a multiple of this.
 HEAD_ALIGNMENT = 8
-
-
-class PeripheralAttentionInputs(NamedTuple):
-    """The tensors of `peripheral_attention`, which documents them, in the order of its arguments."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    plane: Tensor
-    scale: Tensor
-    shift: Tensor
-    conv_weight: Tensor
-    conv_bias: Tensor
-    norm_weight: Tensor
-    norm_bias: Tensor
 
 
 def peripheral_attention(
@@ -60,19 +43,14 @@ def peripheral_attention(
         A = softmax(q . key / sqrt(d) + log Phi_p)
         output = A . value
 
-    `conv` is a 3 x 3 convolution without padding, `norm` an instance norm over the keys of the query. The norm takes
-    the bias of the convolution off again, so its gradient is zero. Memory is linear in the number of tokens, forward
-    and backward.
-
-    Under autocast, queries, keys and values are cast to its dtype, except float64. log Phi_p is computed in float32
-    or float64.
+    `conv` is a 3 x 3 convolution without padding, `norm` an instance norm over the keys of the query, which takes its
+    bias off again. Memory is linear in the number of tokens. Autocast casts queries, keys and values, except float64.
 
     Args:
         query: (B, heads, H * W, d), float16, bfloat16, float32 or float64.
         key: (B, heads, H * W, d), in the dtype of `query`.
         value: (B, heads, H * W, d), in the dtype of `query`.
-        plane: Hidden layer before its norm, for each offset between query and key: (channels, 2 H + 1, 2 W + 1),
-            float64 for float64 queries, else float32, like all arguments that follow.
+        plane: Hidden layer before its norm, (channels, 2 H + 1, 2 W + 1); from here on float32, or float64 for such.
         scale: Factor of the hidden layer's norm for each query, in reverse order: (channels, H, W).
         shift: What this norm adds, likewise.
         conv_weight: (heads, channels, 3, 3).
@@ -80,25 +58,57 @@ def peripheral_attention(
         norm_weight: (heads,).
         norm_bias: (heads,).
         eps: Added to the variance in `norm`.
-        backend: 'cpu' (fused, C++) or 'reference' (PyTorch, in chunks of queries; any device). By default the
-            environment variable BIOATTN_MM_BACKEND, or else the fastest for the device.
+        backend: 'cpu' (fused) or 'reference' (in chunks of queries); by default see `choose_backend`.
 
     Returns:
         (B, heads, H * W, d) in the dtype of the queries, or of autocast.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    inputs = PeripheralAttentionInputs(
-        query, key, value, plane, scale, shift, conv_weight, conv_bias, norm_weight, norm_bias
+    if query.dim() != 4 or 0 in query.shape[1:]:
+        raise ValueError(f'query must be (B, heads, H * W, d), got shape {tuple(query.shape)}')
+    check_dtype('query', query)
+    if scale.dim() != 3 or scale.numel() == 0:
+        raise ValueError(f'scale must be (channels, H, W), got shape {tuple(scale.shape)}')
+    batch, heads, tokens, _ = query.shape
+    channels, height, width = scale.shape
+    if height * width != tokens:
+        raise ValueError(f'scale is for a grid of {height} x {width} tokens, but query has {tokens}')
+    check_fits('query', query, None, key=(key, query.shape), value=(value, query.shape))
+    full = torch.promote_types(query.dtype, torch.float32)
+    of_norm = dict(
+        conv_bias=(conv_bias, (heads,)), norm_weight=(norm_weight, (heads,)), norm_bias=(norm_bias, (heads,))
     )
-    _check(inputs)
+    check_fits(
+        'query',
+        query,
+        full,
+        plane=(plane, (channels, 2 * height + 1, 2 * width + 1)),
+        scale=(scale, scale.shape),
+        shift=(shift, scale.shape),
+        conv_weight=(conv_weight, (heads, channels, 3, 3)),
+        **of_norm,
+    )
+    position = plane, scale, shift, conv_weight, conv_bias, norm_weight, norm_bias, eps
     if choose_backend(query.device, backend) == 'cpu':
-        return differentiable('peripheral_attention', *inputs, eps)[0]
-    tokens = [tensor.to(autocast_dtype(tensor)) for tensor in inputs[:3]]
+        return differentiable('peripheral_attention', query, key, value, *position)[0]
+    query, key, value = (tensor.to(autocast_dtype(tensor)) for tensor in (query, key, value))
     if is_exported() or is_transformed():
-        return attend(*tokens, log_phi_of_grid(*inputs[3:], eps))
-    return _AttentionInChunks.apply(eps, *tokens, *inputs[3:])
+        return attend(query, key, value, log_phi(*position, slice(0, height), slice(0, width)))
+
+    # The gradients of keys and values are sums over the chunks, for which half precision is not exact enough.
+    keys, values = (tensor.to(full) for tensor in (key, value))
+
+    def attend_chunk(query: Tensor, rows: slice, columns: slice) -> Tensor:
+        bias = without_maximum(log_phi(*position, rows, columns))
+        return attend(query, keys.to(query.dtype), values.to(query.dtype), bias)
+
+    outputs = []
+    for queries, rows, columns in query_chunks((height, width), heads, channels, batch, query.device):
+        chunk = query[:, :, queries], rows, columns
+        if torch.is_grad_enabled():  # no tensor of all pairs of tokens, in the backward pass either
+            outputs.append(checkpoint(attend_chunk, *chunk, use_reentrant=False, preserve_rng_state=False))
+        else:
+            outputs.append(attend_chunk(*chunk))
+    return torch.cat(outputs, dim=2)
 
 
 def log_phi(
@@ -113,55 +123,32 @@ def log_phi(
     rows: slice,
     columns: slice,
 ) -> Tensor:
-    """log Phi_p of the queries in a rectangle of the grid, in PyTorch: (heads, queries, H * W).
+    """log Phi_p of the queries in a rectangle of the grid, whose slices have start and stop: (heads, queries, H * W).
 
-    Args:
-        plane: As in `peripheral_attention`; so are all arguments up to `eps`.
-        rows: Rows of the queries; start and stop have to be given.
-        columns: Columns of the queries, the same.
+    The other arguments are those of `peripheral_attention`.
     """
     height, width = scale.shape[1:]
+    # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
+    top, bottom, left, right = height - rows.stop, height - rows.start, width - columns.stop, width - columns.start
     with without_autocast(plane):
-        # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
-        top, left = height - rows.stop, width - columns.stop
-        bottom, right = height - rows.start, width - columns.start
-        windows = plane[:, top : bottom + height + 1, left : right + width + 1]
-        # (channels, rows, columns, H + 2, W + 2)
-        windows = windows.unfold(1, height + 2, 1).unfold(2, width + 2, 1)
-        scale, shift = (t[:, top:bottom, left:right, None, None] for t in (scale, shift))
+        if is_exported():  # of all queries; ONNX has no strided views
+            for axis, length in ((1, height), (2, width)):
+                start = length - 1 - torch.arange(length, device=plane.device)
+                window = torch.arange(length + 2, device=plane.device) + start[:, None]
+                plane = plane.index_select(axis, window.flatten())
+            windows = plane.unflatten(2, (width, width + 2)).unflatten(1, (height, height + 2)).transpose(2, 3)
+            scale, shift = (t.flip((1, 2))[..., None, None] for t in (scale, shift))
+        else:
+            windows = plane[:, top : bottom + height + 1, left : right + width + 1]
+            windows = windows.unfold(1, height + 2, 1).unfold(2, width + 2, 1)
+            scale, shift = (t[:, top:bottom, left:right, None, None] for t in (scale, shift))
         # Reordered to (queries, channels, ...) before the arithmetic: convolutions are fastest on this layout.
         windows, scale, shift = (t.permute(1, 2, 0, 3, 4).contiguous().flatten(0, 1) for t in (windows, scale, shift))
-        x = F.conv2d(torch.addcmul(shift, scale, windows).relu_(), conv_weight, conv_bias)
+        x = F.conv2d(F.relu(torch.addcmul(shift, scale, windows)), conv_weight, conv_bias)
         # Not F.group_norm, which raises an error for a grid of a single token.
-        x = torch.group_norm(x, x.shape[1], norm_weight, norm_bias, eps)
-        return F.logsigmoid(x).flatten(2).transpose(0, 1).flip(1)
-
-
-def log_phi_of_grid(
-    plane: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    conv_weight: Tensor,
-    conv_bias: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    eps: float,
-) -> Tensor:
-    """`log_phi` of all queries, without strided views, which ONNX has not; arguments as there."""
-    height, width = scale.shape[1:]
-    with without_autocast(plane):
-        for axis, length in ((1, height), (2, width)):
-            place = torch.arange(length, device=plane.device)
-            # The window of the last query starts at 0.
-            window = torch.arange(length + 2, device=plane.device) + (length - 1 - place)[:, None]
-            plane = plane.index_select(axis, window.flatten())
-        plane = plane.unflatten(2, (width, width + 2)).unflatten(1, (height, height + 2))
-        windows = plane.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (queries, channels, H + 2, W + 2)
-        scale, shift = (t.flatten(1).flip(1).T[:, :, None, None] for t in (scale, shift))
-        x = F.conv2d(F.relu(windows * scale + shift), conv_weight, conv_bias)
-        x = torch.group_norm(x, conv_weight.shape[0], norm_weight, norm_bias, eps)
-        # Equal to logsigmoid(x), which ONNX would compute as log(sigmoid(x)): -inf for very negative x.
-        return -F.softplus(-x).flatten(2).transpose(0, 1)
+        x = torch.group_norm(x, conv_weight.shape[0], norm_weight, norm_bias, eps).flatten(2).transpose(0, 1)
+        # ONNX would compute logsigmoid as log(sigmoid(x)): -inf for very negative x.
+        return -F.softplus(-x) if is_exported() else F.logsigmoid(x).flip(1)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
@@ -178,12 +165,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
 def query_chunks(
     grid: tuple[int, int], heads: int, channels: int, batch: int, device: torch.device
 ) -> Iterator[tuple[slice, slice, slice]]:
-    """Divide the queries of a grid into chunks, whose largest tensor stays below `chunk_numel`.
-
-    A chunk is a number of whole rows, or a part of one row, so its queries are consecutive in row-major order.
+    """Chunks of queries, consecutive in row-major order, whose largest tensor stays below `chunk_numel`.
 
     Yields:
-        The indices of a chunk's queries, their rows and their columns.
+        Indices of the queries, their rows and their columns: a number of whole rows, or a part of one.
     """
     height, width = grid
     keys = (height + 2) * (width + 2)
@@ -197,92 +182,6 @@ def query_chunks(
             yield queries, slice(top, bottom), slice(left, right)
 
 
-class _AttentionInChunks(torch.autograd.Function):
-    """Attention in chunks of queries, which never has a tensor of all pairs of tokens, forward or backward.
-
-    The backward pass recomputes each chunk, as `torch.utils.checkpoint` would. That function leaves small tensors
-    between the large ones of a chunk, which keep the CPU's allocator from reusing the memory.
-    """
-
-    @staticmethod
-    def forward(ctx, eps: float, *tensors: Tensor) -> Tensor:
-        """`tensors` are `PeripheralAttentionInputs`."""
-        inputs = PeripheralAttentionInputs(*tensors)
-        ctx.eps = eps
-        ctx.save_for_backward(*inputs)
-        output = torch.empty_like(inputs.query)
-        for queries, rows, columns in _chunks(inputs):
-            output[:, :, queries] = _attend_chunk(inputs.query[:, :, queries], inputs, eps, rows, columns)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, *others = (tensor.detach() for tensor in ctx.saved_tensors)
-        needs_grad = ctx.needs_input_grad[2:]
-        inputs = PeripheralAttentionInputs(query, *(t.requires_grad_(need) for t, need in zip(others, needs_grad)))
-        wanted = [tensor for tensor, need in zip(others, needs_grad) if need]
-
-        grad_query = torch.empty_like(query)
-        # Gradients are summed over all chunks, for which half precision is not exact enough.
-        sums = [torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in wanted]
-        for queries, rows, columns in _chunks(inputs):
-            with torch.enable_grad():
-                chunk = query[:, :, queries].requires_grad_()
-                output = _attend_chunk(chunk, inputs, ctx.eps, rows, columns)
-            grad_query[:, :, queries], *grads = torch.autograd.grad(
-                output, [chunk, *wanted], grad_output[:, :, queries]
-            )
-            for total, grad in zip(sums, grads):
-                total += grad
-        sums = iter(sums)
-        return None, grad_query, *(next(sums).to(t.dtype) if need else None for t, need in zip(others, needs_grad))
-
-
-def _chunks(inputs: PeripheralAttentionInputs) -> Iterator[tuple[slice, slice, slice]]:
-    batch, heads = inputs.query.shape[:2]
-    return query_chunks(tuple(inputs.scale.shape[1:]), heads, len(inputs.plane), batch, inputs.query.device)
-
-
-def _attend_chunk(
-    query: Tensor, inputs: PeripheralAttentionInputs, eps: float, rows: slice, columns: slice
-) -> Tensor:
-    bias = without_maximum(log_phi(*inputs[3:], eps, rows, columns))
-    return attend(query, inputs.key, inputs.value, bias)
-
-
 def without_maximum(bias: Tensor) -> Tensor:
-    """The bias of logits minus its maximum over the keys of each query.
-
-    Softmax cancels it, and in half precision the largest weights, near 0, are then the most exact.
-    """
+    """Minus its maximum over the keys, which softmax cancels: half precision is the most exact near 0."""
     return bias - bias.detach().amax(-1, keepdim=True)
-
-
-def _check(inputs: PeripheralAttentionInputs) -> None:
-    """Raise a `ValueError` that names the first argument that does not fit the others."""
-    query, scale = inputs.query, inputs.scale
-    if query.dim() != 4 or 0 in query.shape[1:]:
-        raise ValueError(f'query must be (B, heads, H * W, d), got shape {tuple(query.shape)}')
-    check_dtype('query', query)
-    if scale.dim() != 3 or scale.numel() == 0:
-        raise ValueError(f'scale must be (channels, H, W), got shape {tuple(scale.shape)}')
-    batch, heads, tokens, head_dims = query.shape
-    channels, height, width = scale.shape
-    if height * width != tokens:
-        raise ValueError(f'scale is for a grid of {height} x {width} tokens, but query has {tokens}')
-    shapes = dict(
-        key=tuple(query.shape),
-        value=tuple(query.shape),
-        plane=(channels, 2 * height + 1, 2 * width + 1),
-        scale=(channels, height, width),
-        shift=(channels, height, width),
-        conv_weight=(heads, channels, 3, 3),
-        conv_bias=(heads,),
-        norm_weight=(heads,),
-        norm_bias=(heads,),
-    )
-    position_dtype = torch.promote_types(query.dtype, torch.float32)
-    for name, shape in shapes.items():
-        dtype = None if name in ('key', 'value') else position_dtype
-        check_fits(name, getattr(inputs, name), shape, 'query', query, dtype)

@@ -11,10 +11,7 @@ _is_portable = False
 
 @contextmanager
 def portable_formulas() -> Iterator[None]:
-    """Context in which operators and layers compute with what ONNX has: no compiled operators, no complex numbers.
-
-    A model is traced in it for ONNX. Results are those of the other formulas, to rounding.
-    """
+    """Context in which operators and layers compute with what ONNX has: no compiled operators, no complex numbers."""
     global _is_portable
     before, _is_portable = _is_portable, True
     try:
@@ -30,7 +27,7 @@ def is_portable() -> bool:
 
 def is_traced() -> bool:
     """Whether a graph is made, by torch.compile, torch.export or torch.jit."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch._C._is_tracing()
 
 
 def is_transformed() -> bool:
@@ -44,18 +41,14 @@ def is_exported() -> bool:
 
 
 def is_same_grid(grid: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two grids, (height, width), are the same; a grid whose size is a symbol is no other, known one.
-
-    A layer that has a shortcut for the grid of its training must not take it in a graph for any size.
-    """
+    """Whether two grids, (height, width), are the same; a grid whose size is a symbol is no other, known one."""
+    if not is_traced():
+        return tuple(grid) == tuple(other)
     return all(_is_known(length, known) for length, known in zip(grid, other))
 
 
 def _is_known(length: int, other: int) -> bool:
-    """Whether two lengths are the same; of symbols, whether they are at all sizes of the graph.
-
-    Of lengths that torch.jit traces, which are tensors, that is never known.
-    """
+    """Whether two lengths are the same at all sizes of a graph; of lengths of torch.jit, tensors, it is not known."""
     if isinstance(length, Tensor) or isinstance(other, Tensor):
         return False
     if not (is_symbol(length) or is_symbol(other)):

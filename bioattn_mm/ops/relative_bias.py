@@ -7,22 +7,13 @@ from .portable import is_portable
 
 
 def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Turn the bias of all offsets into the bias of all pairs of tokens.
+    """The bias of all pairs of tokens, (..., query, key), by that of their offsets.
 
-    Args:
-        table: (..., 2 H - 1, 2 W - 1): bias of the offsets (query - key), from -(H - 1) and -(W - 1) upwards.
-        grid: (height, width) in tokens.
-
-    Returns:
-        (..., H * W, H * W) with the axes (..., query, key).
+    `table` is (..., 2 H - 1, 2 W - 1), with the offsets (query - key) from -(H - 1) and -(W - 1) upwards.
     """
-    if is_portable():
-        return _gathered_bias_of_pairs(table, grid)
-    return bias_of_rows(table, grid, slice(None))
-
-
-def _gathered_bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
-    """`bias_of_pairs` without strided views, which ONNX has not: one Gather for each axis."""
+    if not is_portable():
+        return bias_of_rows(table, grid, slice(None))
+    # ONNX has no strided views: one Gather for each axis.
     for axis, length in zip((-2, -1), grid):
         place = torch.arange(length, device=table.device)
         offset = (place[:, None] - place + length - 1).flatten()
@@ -39,15 +30,6 @@ def bias_of_rows(table: Tensor, grid: tuple[int, int], rows: slice) -> Tensor:
 
 
 def bias_of_queries(table: Tensor, grid: tuple[int, int], queries: Tensor) -> Tensor:
-    """`bias_of_pairs` of some queries, without computing the others.
-
-    Args:
-        table: (..., 2 H - 1, 2 W - 1).
-        grid: (height, width) in tokens.
-        queries: Indices of the queries in the row-major order of the grid, int64 (queries,).
-
-    Returns:
-        (..., queries, H * W).
-    """
+    """`bias_of_pairs` of some queries alone, by their row-major indices, int64 (queries,): (..., queries, H * W)."""
     windows = table.unfold(-2, grid[0], 1).unfold(-2, grid[1], 1)
     return windows[..., queries // grid[1], queries % grid[1], :, :].flip((-2, -1)).flatten(-2)

@@ -11,36 +11,26 @@ from .reference import sliding_window_av_reference, sliding_window_qk_reference
 from .registration import differentiable
 
 
-def sliding_window_qk(
-    query: Tensor, key: Tensor, bias: Tensor, window_size: int | None = None, backend: str | None = None
-) -> Tensor:
+def sliding_window_qk(query: Tensor, key: Tensor, bias: Tensor, backend: str | None = None) -> Tensor:
     """Logits between every token and the tokens of the window around it (TransNeXt, Shi, CVPR 2024, eq. 10-14):
 
         logits[i, j, (dy, dx)] = query[i, j] . key[i + dy, j + dx] + bias[(dy, dx)]
 
-    and -inf where the window leaves the image. Products are summed in float32, or in float64 for float64 inputs.
-    Under autocast the inputs are cast to its dtype, as for a matrix product.
+    and -inf where the window leaves the image. Products are summed in float32, for float64 inputs in float64.
+    Autocast casts the inputs to its dtype.
 
     Args:
         query: (B, H, W, heads, d), float16, bfloat16, float32 or float64.
         key: (B, H, W, heads, d), in the dtype of `query`.
         bias: Bias of each window offset, (heads, k * k) with k odd; row-major from the top left.
-        window_size: k, if `bias` should be checked against it.
-        backend: 'cpu', 'cuda' (compiled) or 'reference' (PyTorch, any device). By default the environment variable
-            BIOATTN_MM_BACKEND, or else the fastest for the device.
+        backend: 'cpu', 'cuda' (compiled) or 'reference' (PyTorch, any device); by default see `choose_backend`.
 
     Returns:
         (B, H, W, heads, k * k) in the dtype of `query`.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
     check_tokens('query', query)
     offsets = check_offsets('bias', bias, '(heads, k * k)')
-    if window_size is not None and window_size != round(offsets**0.5):
-        raise ValueError(f'bias has {offsets} offsets, expected window_size {round(offsets**0.5)}, got {window_size}')
-    check_fits('key', key, tuple(query.shape), 'query', query)
-    check_fits('bias', bias, (query.shape[3], offsets), 'query', query)
+    check_fits('query', query, None, key=(key, query.shape), bias=(bias, (query.shape[3], offsets)))
     if choose_backend(query.device, backend) == 'reference':
         return sliding_window_qk_reference(query, key, bias)
     return differentiable('sliding_window_qk', query, key, bias)
@@ -51,24 +41,17 @@ def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None
 
         output[i, j] = sum over (dy, dx) of weights[i, j, (dy, dx)] * value[i + dy, j + dx]
 
-    Outside of the image nothing is added, whatever the weight, and the gradient of the weight is 0. Products are
-    summed in float32, or in float64 for float64 inputs. Under autocast the inputs are cast to its dtype, as for a
-    matrix product.
+    Outside of the image nothing is added, whatever the weight, and the gradient of the weight is 0. Dtypes are
+    handled as by `sliding_window_qk`.
 
     Args:
-        weights: Weight of each window offset, (B, H, W, heads, k * k) with k odd; row-major from the top left.
-        value: (B, H, W, heads, d), float16, bfloat16, float32 or float64; `weights` in the same dtype.
+        weights: As `sliding_window_qk` returns logits, (B, H, W, heads, k * k).
+        value: (B, H, W, heads, d), in the dtype of `weights`, as the result.
         backend: As for `sliding_window_qk`.
-
-    Returns:
-        (B, H, W, heads, d) in the dtype of `value`.
-
-    Raises:
-        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
     check_tokens('value', value)
     offsets = check_offsets('weights', weights, '(B, H, W, heads, k * k)')
-    check_fits('weights', weights, (*value.shape[:4], offsets), 'value', value)
+    check_fits('value', value, None, weights=(weights, (*value.shape[:4], offsets)))
     if choose_backend(value.device, backend) == 'reference':
         return sliding_window_av_reference(weights, value)
     return differentiable('sliding_window_av', weights, value)

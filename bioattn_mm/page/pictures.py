@@ -4,12 +4,13 @@ import html
 
 import cv2
 import numpy as np
-import torch
-from mmdet.structures import INSTANCE_OFFSET
-from mmengine.structures import BaseDataElement, PixelData
+from mmengine.structures import BaseDataElement
 
-from ..analysis.heat import COLORS
+from ..analysis.figures import COLORS
 from ..inference import Predictor
+from ..inference.predictor import arrays_of
+from ..runtime.drawing import draw
+from ..runtime.predictions import INSTANCE_OFFSET, Detections, Panoptic, Result, Segmentation
 
 # Longer side of the pictures, in pixels. Small images are enlarged: browsers would show them small.
 LONGER_SIDE = 800
@@ -41,60 +42,20 @@ def file_pixel(place: tuple[int, int], picture: tuple[int, int], image: tuple[in
 def draw_prediction(
     picture: np.ndarray, sample: BaseDataElement, predictor: Predictor, opacity: float, score_thr: float
 ) -> np.ndarray:
-    """A prediction as a layer over a picture.
-
-    Args:
-        picture: The image, of any size.
-        sample: The prediction, in pixels of the file.
-        predictor: What made it.
-        opacity: Share of the layer, 0 for the image alone to 1.
-        score_thr: Objects whose score is not above this are left out.
-    """
-    if predictor.task == 'segmentation':
-        labels = _label_map(sample).astype(np.int32)
-        labels = cv2.resize(labels, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-        layer, palette = picture.copy(), np.array(predictor.palette, np.uint8)
-        inside = labels < len(palette)  # models of one class mark all other pixels with 1
-        layer[inside] = palette[labels[inside]]
-    elif predictor.task == 'panoptic':
-        segments = _segments(sample)
-        segments = cv2.resize(segments, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-        resized = type(sample)(pred_panoptic_seg=PixelData(sem_seg=torch.from_numpy(segments)[None]))
-        layer = predictor.draw(picture[..., ::-1], resized, opacity=1.0)[..., ::-1]
-    else:
-        layer = _draw_objects(picture, sample, predictor, score_thr)
-    return cv2.addWeighted(np.ascontiguousarray(layer), opacity, picture, 1 - opacity, 0)
+    """A prediction as a layer over a picture of its image, of opacity 0 to 1; of objects those above a score."""
+    result = _shown(sample, score_thr)
+    # The legend names the classes of a segmentor.
+    names = [''] * len(predictor.classes) if isinstance(result, Segmentation) else predictor.classes
+    inside = 0.5 if isinstance(result, Detections) else 1.0
+    bgr = np.ascontiguousarray(picture[..., ::-1])
+    layer = draw(bgr, result, names, predictor.palette, inside, sample.ori_shape[:2])
+    return cv2.addWeighted(np.ascontiguousarray(layer[..., ::-1]), opacity, picture, 1 - opacity, 0)
 
 
-def _label_map(sample: BaseDataElement) -> np.ndarray:
-    return sample.pred_sem_seg.data[0].numpy()
-
-
-def _segments(sample: BaseDataElement) -> np.ndarray:
-    return sample.pred_panoptic_seg.sem_seg[0].numpy()
-
-
-def _draw_objects(picture: np.ndarray, sample: BaseDataElement, predictor: Predictor, score_thr: float) -> np.ndarray:
-    """The picture with masks in the colours of the legend, and with boxes and names as mmdet draws them."""
-    height, width = picture.shape[:2]
-    objects = _objects_above(sample, score_thr)
-    layer = picture.copy()
-    if 'masks' in objects:
-        # mmdet itself varies the colours of masks, at random.
-        for mask, label in zip(objects.masks.numpy().astype(np.uint8), objects.labels):
-            inside = cv2.resize(mask, (width, height)).astype(bool)
-            layer[inside] = (layer[inside] + np.array(predictor.palette[label], float)) / 2
-        del objects.masks
-    factors = width / sample.ori_shape[1], height / sample.ori_shape[0]
-    objects.bboxes = objects.bboxes * objects.bboxes.new_tensor(factors * 2)
-    drawn = predictor.draw(layer[..., ::-1], type(sample)(pred_instances=objects), score_thr=score_thr)
-    return drawn[..., ::-1]
-
-
-def _objects_above(sample: BaseDataElement, score_thr: float) -> BaseDataElement:
-    """The detected objects of higher scores, in a container of their own."""
-    objects = sample.pred_instances
-    return objects[objects.scores > score_thr]
+def _shown(sample: BaseDataElement, score_thr: float) -> Result:
+    """A prediction as arrays, of objects those of higher scores."""
+    result = arrays_of(sample)
+    return result.keep(result.scores > score_thr) if isinstance(result, Detections) else result
 
 
 def field_heat(field: np.ndarray) -> np.ndarray:
@@ -110,13 +71,7 @@ def field_heat(field: np.ndarray) -> np.ndarray:
 
 
 def mark(picture: np.ndarray, box: tuple[float, float, float, float], size: tuple[int, int]) -> np.ndarray:
-    """Outline a box in a picture.
-
-    Args:
-        picture: The picture.
-        box: Left, top, right and bottom edge.
-        size: (height, width) of the image in the units of the box, which the picture shows as a whole.
-    """
+    """Outline a box (left, top, right, bottom) of an image of a size (height, width) in a picture of it."""
     factors = picture.shape[1] / size[1], picture.shape[0] / size[0]
     left, top, right, bottom = (round(edge * factor) for edge, factor in zip(box, factors * 2))
     picture = picture.copy()
@@ -136,18 +91,15 @@ def mark_pixel(picture: np.ndarray, pixel: tuple[int, int], size: tuple[int, int
 
 def legend_of(sample: BaseDataElement, predictor: Predictor, score_thr: float) -> str:
     """HTML of the classes that occur, the most frequent first, with their share of the pixels or their objects."""
-    number = len(predictor.classes)
-    if predictor.task == 'segmentation':
-        counts = np.bincount(_label_map(sample).ravel(), minlength=number)
-        texts = [f'{100 * count / counts.sum():.1f} %' for count in counts]
-        counts = counts[:number]
-    elif predictor.task == 'panoptic':
-        labels = np.unique(_segments(sample)) % INSTANCE_OFFSET
-        counts = np.bincount(labels[labels < number], minlength=number)
-        texts = [f'{count}' for count in counts]
+    number, result = len(predictor.classes), _shown(sample, score_thr)
+    if isinstance(result, Panoptic):
+        labels = np.unique(result.segments) % INSTANCE_OFFSET
     else:
-        counts = np.bincount(_objects_above(sample, score_thr).labels.numpy(), minlength=number)
-        texts = [f'{count}' for count in counts]
+        labels = result.labels.ravel()
+    counts = np.bincount(labels, minlength=number)
+    total, counts = counts.sum(), counts[:number]
+    is_share = isinstance(result, Segmentation)
+    texts = [f'{100 * count / total:.1f} %' if is_share else str(count) for count in counts]
     entries = [
         '<span class="entry"><span class="swatch" style="background: rgb({}, {}, {})"></span>'.format(
             *predictor.palette[index]

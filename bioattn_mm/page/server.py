@@ -2,20 +2,16 @@
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 
 from .explorer import Explorer
-from .hosts import KnownHosts
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
 
 # Start of the names of temporary folders.
 TEMPORARY = 'bioattn_mm_page_'
 # Requests wait for each other; beyond this many, a page is told that the queue is full.
 MAX_WAITING = 16
+LOOPBACK = ('127.0.0.1', 'localhost')
 
 
 @contextmanager
@@ -32,35 +28,36 @@ def serving(
         host: Address to listen at; 127.0.0.1 for this machine alone.
         port: Port to listen at; None for the first free one from 7860 on.
         max_upload: Largest file that may be uploaded, in bytes.
-        other_hosts: Names under which browsers open the page beside those of this machine (see `KnownHosts`).
+        other_hosts: Names under which browsers open the page beside those of this machine. Without them, a page for
+            other machines is answered under any name.
 
     Yields:
         The page's address.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The page cannot listen there.
     """
-
-    @asynccontextmanager
-    async def for_known_hosts(app: 'Starlette') -> AsyncIterator[None]:
-        """Around all of Gradio's own layers, of which the outermost lets other sites in, before the first request."""
-        app.middleware_stack = KnownHosts(app.middleware_stack, host, other_hosts)
-        yield
-
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
         folder = stack.enter_context(temporary)
-        stack.enter_context(_environment(GRADIO_TEMP_DIR=folder, GRADIO_ANALYTICS_ENABLED='False'))
+        stack.callback(_restore_environment, dict(os.environ))
         # Gradio reads some of the environment when it is imported.
+        os.environ.update(GRADIO_TEMP_DIR=folder, GRADIO_ANALYTICS_ENABLED='False')
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+
         from .app import CSS, THEME, Page
 
+        # A web site that a user visits may have its name resolved to this machine (DNS rebinding), and then sends its
+        # own name as the host. Requests of other sites to this host are refused by Gradio itself.
+        names = ['*'] if host not in LOOPBACK and not other_hosts else [host, *LOOPBACK, *other_hosts]
         page = Page(explorer, title).blocks
         stack.callback(page.close, verbose=False)
         _, url, _ = page.queue(max_size=MAX_WAITING).launch(
             server_name=host,
             server_port=port,
             max_file_size=max_upload,
-            app_kwargs=dict(lifespan=for_known_hosts),
+            app_kwargs=dict(middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names)]),
             theme=THEME,
             css=CSS,
             prevent_thread_lock=True,
@@ -75,16 +72,6 @@ def serving(
         yield url
 
 
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Context in which variables of the environment have other values."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def _restore_environment(before: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(before)

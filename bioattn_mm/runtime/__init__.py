@@ -4,6 +4,6 @@ The rest of the package is not needed, either: the distribution `bioattn_mm_runt
 """
 
 from .model import Model, Prediction
-from .tasks import Classification, Detections, Segmentation
+from .predictions import Classification, Detections, Segmentation
 
 __all__ = ['Classification', 'Detections', 'Model', 'Prediction', 'Segmentation']

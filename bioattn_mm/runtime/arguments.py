@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 
 from ..errors import InputError
-from .formats import FORMATS, LABELS
+from .formats import FORMATS
 
 
 class AtLeast(argparse.Action):
@@ -23,7 +23,7 @@ class AtLeast(argparse.Action):
 
 
 def number_to(maximum: float) -> Callable[[str], float]:
-    """The type of an argument that is a number from 0 to a maximum; NaN, which no comparison finds, is none."""
+    """The type of an argument that is a number from 0 to a maximum, and not NaN."""
 
     def number(text: str) -> float:
         value = float(text)
@@ -64,14 +64,10 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         '--format',
         nargs='+',
         dest='formats',
-        choices=(*FORMATS, LABELS),
+        choices=FORMATS,
         metavar='FORMAT',
-        help='what to write besides the overlays, one or several; of detectors: coco, a JSON file (the default), '
-        'yolo, a text file for each image, voc, an XML file for each image and label maps of masks; of segmentors: '
-        'labels, index PNGs (always)',
-    )
-    parser.add_argument(
-        '--save-conf', action='store_true', help='--format yolo: write the score at the end of each line'
+        help='detectors: what to write besides the overlays: coco, a JSON file (the default), or yolo, a text file '
+        'for each image, or both',
     )
     parser.add_argument(
         '--classes', nargs='+', metavar='NAME', help='keep these classes alone (default: all that the model knows)'

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-
-# An axis of the input that any length is good for.
-Length = int | None
+from ..errors import InputError, first_line
 
 
 class OnnxRuntime:
@@ -32,14 +29,12 @@ class OnnxRuntime:
     ) -> None:
         if bfloat16:
             raise InputError('onnxruntime does not compute in bfloat16 on a CPU: take the backend openvino')
-        if path.suffix == '.xml':
-            raise InputError(f"{path} is OpenVINO's own file, not for onnxruntime: take the backend openvino")
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
             raise InputError('onnxruntime is not installed: pip install onnxruntime') from error
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors
+        options.log_severity_level = 3  # 3 stands for errors
         if num_threads:
             options.intra_op_num_threads = num_threads
         wanted = ('CPUExecutionProvider',) if device == 'cpu' else ('CUDAExecutionProvider', 'CPUExecutionProvider')
@@ -58,15 +53,13 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    """A model in OpenVINO on the CPU, in float32 unless bfloat16 is asked for: by itself it would take the latter.
-
-    Arguments and attributes as those of `OnnxRuntime`; also of OpenVINO's own files, .xml. It has no other device.
-    """
+    """A model in OpenVINO on the CPU; arguments and attributes as those of `OnnxRuntime`."""
 
     def __init__(
         self, path: Path, num_threads: int | None = None, device: str | None = None, bfloat16: bool = False
     ) -> None:
         core = openvino_core()
+        # OpenVINO by itself would compute in bfloat16 where the processor can.
         options = {'INFERENCE_PRECISION_HINT': 'bf16' if bfloat16 else 'f32', 'PERFORMANCE_HINT': 'LATENCY'}
         if num_threads:
             options['INFERENCE_NUM_THREADS'] = num_threads
@@ -77,7 +70,7 @@ class OpenVino:
         self.outputs = tuple(output.any_name for output in self._model.outputs)
 
     def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Compute all outputs, by name, of float32 (B, 3, H, W)."""
+        """As that of `OnnxRuntime`."""
         results = self._model([inputs])
         # Copied: OpenVINO writes the next outputs to the same memory.
         return {name: np.array(results[index]) for index, name in enumerate(self.outputs)}
@@ -87,12 +80,8 @@ class OpenVino:
 def openvino_core() -> object:
     """OpenVINO's `Core`, one for all models of the process.
 
-    The device CPU gives the thread that makes a core another stack for its signal handlers, and takes that away with
-    the core. If the earlier of two cores goes first, the thread is left with one that is not there any more, and its
-    next signal, such as Ctrl-C or the end of a child, is a segmentation fault (OpenVINO 2026.4).
-
-    Raises:
-        InputError: OpenVINO is not installed.
+    A core gives the thread that makes it another stack for its signal handlers, and takes that away when it goes. If
+    the earlier of two goes first, the thread's next signal is a segmentation fault (OpenVINO 2026.4).
     """
     try:
         import openvino
@@ -104,23 +93,15 @@ def openvino_core() -> object:
 BACKENDS: dict[str, Callable] = dict(onnxruntime=OnnxRuntime, openvino=OpenVino)
 
 
-def open_backend(
-    name: str, path: Path, num_threads: int | None = None, device: str | None = None, bfloat16: bool = False
-) -> OnnxRuntime | OpenVino:
-    """Load a model; arguments as of `OnnxRuntime`.
-
-    Raises:
-        InputError: There is no backend of this name, it is not installed, it does not compute in bfloat16, or it
-            cannot load the file.
-    """
+def open_backend(name: str, path: Path, *args: object, **options: object) -> OnnxRuntime | OpenVino:
+    """Load a model; other arguments are those of `OnnxRuntime`. An `InputError` says what the backend cannot do."""
     if name not in BACKENDS:
         raise InputError(f'there is no backend {name!r}: expected one of {", ".join(BACKENDS)}')
-    return BACKENDS[name](path, num_threads, device, bfloat16)
+    return BACKENDS[name](path, *args, **options)
 
 
 def _loaded(path: Path, backend: str, load: Callable) -> object:
     try:
         return load()
     except Exception as error:  # each backend has classes of its own
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise InputError(f'{backend} cannot load {path}: {reason}') from error
+        raise InputError(f'{backend} cannot load {path}: {first_line(error)}') from error

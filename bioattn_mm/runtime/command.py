@@ -1,15 +1,17 @@
 """Predict on images, folders, videos or a camera with an exported model, without PyTorch.
 
-Besides the model its pipeline.json is needed, which tools/export.py writes beside it, and no config. Writes a folder
-with an overlay of every image (PNG, of videos MP4) and with results for other programs: of detectors predictions.json
-in COCO's format, with masks as run lengths, or what --format says; of segmentors index PNGs with the palette of the
-classes. An image that cannot be used is named and left out, and the exit code is then 1.
+The model needs its pipeline.json, which tools/export.py writes beside it. Writes a folder with an overlay of every
+image (PNG, of videos MP4) and with results for other programs: of detectors predictions.json in COCO's format, of
+segmentors index PNGs with the palette of the classes. An image that cannot be used is named and left out; the exit
+code is then 1.
 """
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rich.progress import (
@@ -24,19 +26,20 @@ from rich.progress import (
 from rich.text import Text
 
 from ..errors import InputError
-from ..files import check_new
 from .arguments import AtLeast, add_inputs, add_mode, add_results
 from .backends import BACKENDS
-from .inputs import Video, find_inputs
-from .model import SUFFIXES, Model
-from .results import Files, Results
+from .files import check_new
+from .model import SUFFIX, Model
+from .paths import find_inputs
+from .results import Results
+from .videos import Video
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def takes(arguments: Sequence[str]) -> bool:
     """Whether a command line, without the name of the program, begins with an exported model."""
-    return bool(arguments) and arguments[0].endswith(SUFFIXES)
+    return bool(arguments) and arguments[0].endswith(SUFFIX)
 
 
 def main() -> None:
@@ -55,7 +58,7 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='Example:\n  %(prog)s exported/end2end.onnx street.jpg holiday/ --backend openvino --out found',
     )
-    parser.add_argument('model', metavar='MODEL', help=f'exported model, {" or ".join(SUFFIXES)}')
+    parser.add_argument('model', metavar='MODEL', help='exported ONNX file')
     add_inputs(parser)
     parser.add_argument(
         '--backend', choices=tuple(BACKENDS), default='onnxruntime', help='what computes (default: %(default)s)'
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
     model = Model(args.model, args.backend, mode=args.mode, num_threads=args.threads, bfloat16=args.bfloat16)
     check_classes(args.classes, model.classes)
     folder = Path(args.out) if args.out else default_folder(args.model)
-    results = Results(folder, model, args.score_thr, args.classes, args.formats, args.save_conf)
+    results = Results(folder, model, args.score_thr, args.classes, args.formats)
     predict_all(model, images, videos, results, args.batch_size)
 
 
@@ -101,7 +104,7 @@ class Speed(ProgressColumn):
 
 
 def predict_all(
-    predictor: object, images: Sequence[Path], videos: Sequence[Video], results: Files, batch_size: int
+    predictor: object, images: Sequence[Path], videos: Sequence[Video], results: Results, batch_size: int
 ) -> None:
     """Predict on images and videos and write the results, with a progress bar; ends the program if some failed.
 
@@ -118,10 +121,6 @@ def predict_all(
         with Progress(*columns) as progress:
             if images:
                 bar = progress.add_task('images', total=len(images))
-                if hasattr(predictor, 'on_tile'):
-                    predictor.on_tile = lambda done, number: progress.update(
-                        bar, description=f'images, tile {done} of {number}'
-                    )
                 for prediction in predictor.iterate(images, batch_size):
                     if prediction.error is None:
                         results.add_image(prediction)
@@ -132,15 +131,15 @@ def predict_all(
                 bar = progress.add_task(video.name, total=video.num_frames)
                 # Models of other images than RGB in 8 bits take their channels in the order of files, R, G and B.
                 images_of_video = video if predictor.kind is None else (frame[..., ::-1].copy() for frame in video)
-                with results.add_video(video) as frames:
-                    for prediction in predictor.iterate(images_of_video, batch_size):
+                # The file of the video is complete when this is closed.
+                with closing(results.add_video(video, predictor.iterate(images_of_video, batch_size))) as frames:
+                    for number, prediction in enumerate(frames):
                         if prediction.error is not None:
-                            failures.append((f'{video.source}, frame {frames.num_frames}', prediction.error))
-                        frames.add_frame(prediction)
+                            failures.append((f'{video.source}, frame {number}', prediction.error))
                         progress.advance(bar)
-                progress.update(bar, total=frames.num_frames)
+                progress.update(bar, total=number + 1)
     except KeyboardInterrupt:
-        interrupted = not any(video.is_camera for video in videos)  # which is how a camera ends
+        interrupted = not any(video.is_camera for video in videos)  # Ctrl+C is how a camera ends
         print('interrupted: what was predicted so far is kept')
     finally:
         results.write()
@@ -165,8 +164,5 @@ def check_classes(names: Sequence[str] | None, known: Sequence[str]) -> None:
 def default_folder(model: str) -> Path:
     """The first of predictions, predictions_2, ... beside the file of a model that is not there yet."""
     parent = Path('.') if '://' in model else Path(model).parent
-    number, folder = 1, parent / 'predictions'
-    while folder.exists():
-        number += 1
-        folder = parent / f'predictions_{number}'
-    return folder
+    names = itertools.chain(['predictions'], (f'predictions_{number}' for number in itertools.count(2)))
+    return next(parent / name for name in names if not (parent / name).exists())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 
-from .tasks import Classification, Detections, Segmentation
+from .predictions import INSTANCE_OFFSET, Detections, Panoptic, Result, Segmentation, resized_labels
 
 OPACITY = 0.5  # of classes and masks over the image
 # Larger images are drawn with so many pixels: a frame of 8K video, 7680 x 4320, is drawn as it is.
@@ -21,31 +21,35 @@ Color = tuple[int, int, int]
 
 def draw(
     image: np.ndarray,
-    result: Segmentation | Detections | Classification,
+    result: Result,
     classes: Sequence[str],
     palette: Sequence[Color],
     opacity: float,
+    size: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """Draw a prediction over its image.
 
     Args:
         image: BGR, uint8 (H, W, 3).
         result: The prediction.
-        classes: Names of the classes.
+        classes: Names of the classes; of empty ones none is written.
         palette: R, G and B of each class.
         opacity: Of classes and masks.
+        size: (height, width) in whose pixels boxes are; None for that of the image.
 
     Returns:
         BGR, uint8 (H, W, 3), of an image with more than `MAX_PIXELS` smaller.
     """
     colors = [tuple(int(value) for value in color[::-1]) for color in palette]
-    size = drawn_size(image)
-    factor, image = size[1] / image.shape[1], shrunk(image, size)
+    size, image = size or image.shape[:2], reduced(image)
+    drawn_size = image.shape[:2]
     if isinstance(result, Segmentation):
-        return _draw_labels(image, resized_labels(result.labels, size), classes, colors, opacity)
+        return _draw_labels(image, resized_labels(result.labels, drawn_size), classes, colors, opacity)
+    if isinstance(result, Panoptic):
+        return _draw_segments(image, resized_labels(result.segments, drawn_size), classes, colors, opacity)
     if isinstance(result, Detections):
-        masks = None if result.masks is None else [resized_labels(mask, size) for mask in result.masks]
-        result = replace(result, boxes=result.boxes * factor, masks=masks)
+        factors = np.float32([new / old for new, old in zip(drawn_size, size)])[[1, 0, 1, 0]]
+        result = replace(result, boxes=result.boxes * factors)
         return _draw_detections(image, result, classes, colors, opacity)
     drawn = image.copy()
     label = result.label
@@ -53,34 +57,48 @@ def draw(
     return drawn
 
 
-def drawn_size(image: np.ndarray) -> tuple[int, int]:
-    """(height, width) of the drawing of an image (H, W, 3)."""
-    height, width = image.shape[:2]
+def reduced_size(height: int, width: int) -> tuple[int, int]:
+    """(height, width) of the drawing of an image."""
     factor = min(1, (MAX_PIXELS / (height * width)) ** 0.5)
     return max(1, int(height * factor)), max(1, int(width * factor))
 
 
-def shrunk(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """An image in the size (height, width) of its drawing."""
-    return image if image.shape[:2] == size else cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+def reduced(image: np.ndarray) -> np.ndarray:
+    """An image in the size of its drawing."""
+    size = reduced_size(*image.shape[:2])
+    return image if size == image.shape[:2] else cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
 
 
-def resized_labels(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A label map or mask (H, W) of any dtype in another size (height, width), by the nearest pixels."""
-    if labels.shape == size:
-        return labels
-    rows, columns = (((np.arange(new) + 0.5) * (old / new)).astype(np.int64) for old, new in zip(labels.shape, size))
-    return labels[rows[:, None], columns]
+def _draw_segments(
+    image: np.ndarray, segments: np.ndarray, classes: Sequence[str], colors: Sequence[Color], opacity: float
+) -> np.ndarray:
+    """Colour every segment as its class and name it, with lines between segments."""
+    found, numbers = np.unique(segments, return_inverse=True)
+    labels = found % INSTANCE_OFFSET
+    is_segment = labels < len(classes)
+    labels = labels[is_segment].tolist()
+    table = np.full(len(found), len(labels))
+    table[is_segment] = np.arange(len(labels))
+    names, colors = ([values[label] for label in labels] for values in (classes, colors))
+    return _draw_labels(image, table[numbers.reshape(segments.shape)], names, colors, opacity, has_lines=True)
 
 
 def _draw_labels(
-    image: np.ndarray, labels: np.ndarray, classes: Sequence[str], colors: Sequence[Color], opacity: float
+    image: np.ndarray,
+    labels: np.ndarray,
+    classes: Sequence[str],
+    colors: Sequence[Color],
+    opacity: float,
+    has_lines: bool = False,
 ) -> np.ndarray:
     """Colour every class, and name it where it is widest. Indices without a class stay as they are."""
     found = [index for index in np.flatnonzero(np.bincount(labels.ravel())).tolist() if index < len(classes)]
     colored = image.copy()
     for index in found:
         colored[labels == index] = colors[index]
+    if has_lines:
+        colored[1:][labels[1:] != labels[:-1]] = WHITE
+        colored[:, 1:][labels[:, 1:] != labels[:, :-1]] = WHITE
     drawn = cv2.addWeighted(image, 1 - opacity, colored, opacity, 0)
     step = math.ceil((labels.size / MAX_SOUGHT) ** 0.5)
     labels = labels[::step, ::step]
@@ -101,7 +119,7 @@ def _draw_detections(
     if result.masks is not None:
         colored = image.copy()
         for index in order:
-            colored[result.masks[index]] = colors[result.labels[index]]
+            colored[resized_labels(result.masks[index], image.shape[:2])] = colors[result.labels[index]]
         drawn = cv2.addWeighted(image, 1 - opacity, colored, opacity, 0)
     for index in order:
         left, top, right, bottom = (int(round(value)) for value in result.boxes[index].tolist())

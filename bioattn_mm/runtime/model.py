@@ -1,50 +1,41 @@
-"""`Model`: an exported model with what comes before and after it, from `pipeline.json` alone."""
+"""`Model`: an exported model with what comes before and after it, from the `pipeline.json` beside it alone.
 
-from collections.abc import Iterable, Iterator, Sequence
+`bioattn_mm.export.pipeline` documents that file key by key.
+"""
+
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 
-from ..errors import InputError
-from . import tasks
+from ..errors import InputError, first_line
+from . import postprocessing
 from .backends import open_backend
-from .channels import read_channels, shown
-from .description import FILE, read_description
-from .drawing import OPACITY, draw
-from .images import check_array, image_error, kind_of, prepare, read_image
+from .batches import BatchPredictor, ImagePrediction
+from .files import check_entries, read_json
+from .images import read_image
+from .predictions import Result
+from .preprocessing import Prepared, kind_of, prepare
 
-SUFFIXES = ('.onnx', '.xml')
+FILE, FORMAT = 'pipeline.json', 'bioattn_mm/1'
+SUFFIX = '.onnx'
 TASKS = ('segmentation', 'detection', 'classification')
 MODES = ('slide', 'whole')
-Result = tasks.Segmentation | tasks.Detections | tasks.Classification
 
 
 @dataclass
-class Prediction:
-    """What became of one image.
+class Prediction(ImagePrediction):
+    """What became of one image: an `ImagePrediction` with the `result`, which is None after an error."""
 
-    Attributes:
-        source: The path or the array that was given.
-        image: BGR, uint8 (H, W, 3), or of the model's own kind; None if it could not be read.
-        result: The prediction; None after an error.
-        error: Why there is no prediction; None if there is one.
-    """
-
-    source: object
-    image: np.ndarray | None = None
     result: Result | None = None
-    error: InputError | None = None
 
 
-class Model:
+class Model(BatchPredictor):
     """Predicts on images with a segmentor, detector or classifier that `tools/export.py` exported.
 
-    What comes before and after the network is in the `pipeline.json` beside its file. The predictions are those of
-    the checkpoint in PyTorch, in coordinates of the image as a viewer shows it. Arrays are BGR, as OpenCV reads them.
-    Images of a model for others than RGB in 8 bits (`kind`) have its channels, in the order of the files, and its
-    dtype, and what is drawn shows three of them.
+    The predictions are those of the checkpoint in PyTorch, in pixels of the image as a viewer shows it. Arrays are
+    BGR, as OpenCV reads them; of a model for other images than RGB in 8 bits (`kind`) they have its channels, in the
+    order of the files, and its dtype.
 
     Examples:
         >>> from bioattn_mm.runtime import Model
@@ -54,7 +45,7 @@ class Model:
         >>> cv2.imwrite('drawn.png', model.draw(cv2.imread('street.jpg'), result))
 
     Args:
-        path: The file of the model, .onnx, or .xml of OpenVINO.
+        path: The ONNX file.
         backend: What computes: 'onnxruntime' or 'openvino'.
         mode: Of segmentors: 'slide' moves a window over the image, 'whole' takes it at once. Default: as exported.
         num_threads: Threads to compute with. Default: as many as there are cores.
@@ -72,6 +63,8 @@ class Model:
         InputError: The model or its `pipeline.json` is missing or of another kind, or the backend cannot load it.
     """
 
+    prediction_type, output = Prediction, 'result'
+
     def __init__(
         self,
         path: str | Path,
@@ -82,16 +75,15 @@ class Model:
         bfloat16: bool = False,
     ) -> None:
         self.path = Path(path)
-        about = read_description(self.path)
-        if about.task not in TASKS:
-            raise InputError(
-                f'{path} is a model for {about.task}, and the runtime is for {", ".join(TASKS)}: '
-                'tools/predict.py CONFIG MODEL runs models of mmdeploy with PyTorch'
-            )
-        self.task, self.classes, self.palette = about.task, about.classes, about.palette
-        self._steps, self._settings = about.preprocessing, about.postprocessing
+        about = _read_description(self.path)
+        self.task = about['task']
+        if self.task not in TASKS:
+            raise InputError(f'{path} is a model for {self.task}, and the runtime is for {", ".join(TASKS)}')
+        self.classes, self.palette = tuple(about['classes']), [tuple(color) for color in about['palette']]
+        self._steps, self._settings = about['preprocessing'], about['postprocessing']
         self.kind = kind_of(self._steps)
-        self._takes = dict(minimum=about.minimum, multiple=about.multiple)
+        (image, *_) = about.get('inputs') or [{}]
+        self._takes = dict(minimum=(image.get('minimum', 1),) * 2, multiple=image.get('multiple', 1))
         self.mode = self._mode(mode)
         self._backend = open_backend(backend, self.path, num_threads, bfloat16=bfloat16)
         if len(self._backend.shape) != 4:
@@ -102,90 +94,9 @@ class Model:
         if None in self._fixed_size:
             self._fixed_size = None
 
-    def __call__(
-        self,
-        images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray],
-        batch_size: int = 1,
-        return_logits: bool = False,
-    ) -> list[Result]:
-        """Predict on images.
-
-        Args:
-            images: A path or an array (BGR, uint8 (H, W, 3), or of the model's `kind`), or several in a list.
-            batch_size: Number of images, or windows of a segmentor, that the model takes at once, if it was exported
-                for any number; only neighbours whose inputs have the same size go together.
-            return_logits: Segmentors: also the logits of every class in every pixel, which take much memory.
-
-        Raises:
-            InputError: An image cannot be read or predicted on.
-        """
-        results = []
-        images = [images] if isinstance(images, (str, Path, np.ndarray)) else images
-        for prediction in self.iterate(images, batch_size, return_logits):
-            if prediction.error is not None:
-                raise prediction.error
-            results.append(prediction.result)
-        return results
-
-    def iterate(
-        self, images: Iterable[str | Path | np.ndarray], batch_size: int = 1, return_logits: bool = False
-    ) -> Iterator[Prediction]:
-        """Predict on images one after the other, as many as there are: also frames of a video.
-
-        Args:
-            images: Paths or arrays, as in a call.
-            batch_size: As in a call.
-            return_logits: As in a call.
-
-        Yields:
-            The prediction for each image, in their order. An image that cannot be read or predicted on has an `error`
-            instead, and the others go on.
-        """
-        batch = []
-        # Windows that go together come from one image; images that go together have inputs of one size.
-        fixed_size = self._fixed_size if self.mode != 'slide' else None
-        for source in images:
-            prediction = Prediction(source)
-            try:
-                is_array = isinstance(source, np.ndarray)
-                prediction.image = check_array(source, self.kind) if is_array else self.read(source)
-                prepared = prepare(prediction.image, self._steps, fixed_size)
-            except (InputError, MemoryError, cv2.error) as error:
-                yield from self._predict(batch, batch_size, return_logits)
-                batch = []
-                prediction.error = image_error(error, prediction.image)
-                yield prediction
-                continue
-            if batch and batch[0][1].inputs.shape != prepared.inputs.shape:
-                yield from self._predict(batch, batch_size, return_logits)
-                batch = []
-            batch.append((prediction, prepared))
-            if len(batch) >= batch_size:
-                yield from self._predict(batch, batch_size, return_logits)
-                batch = []
-        yield from self._predict(batch, batch_size, return_logits)
-
-    def draw(self, image: np.ndarray, result: Result, score_thr: float = 0.3, opacity: float = OPACITY) -> np.ndarray:
-        """Draw a prediction over its image, with the names of the classes.
-
-        Args:
-            image: The image that was predicted on, BGR, uint8 (H, W, 3), or of the model's `kind`, of which three
-                channels are drawn (see `channels.shown`).
-            result: Its prediction.
-            score_thr: Leave out detections with a lower score.
-            opacity: Of classes and masks, from 0, where they are not seen, to 1, where the image is not.
-
-        Returns:
-            BGR, uint8 (H, W, 3).
-        """
-        if isinstance(result, tasks.Detections):
-            result = result.keep(result.scores >= score_thr)
-        image = image if self.kind is None else shown(image)
-        return draw(image, result, self.classes, self.palette, opacity)
-
     def read(self, path: str | Path) -> np.ndarray:
         """Read an image file as the model takes it; an `InputError` says why one cannot be used."""
-        return read_image(path) if self.kind is None else read_channels(path, self.kind)
+        return read_image(path, self.kind)
 
     @property
     def input_name(self) -> str:
@@ -194,21 +105,18 @@ class Model:
 
     def inputs_of(self, image: np.ndarray) -> np.ndarray:
         """What the model computes on, float32 (1, channels, H, W): if it slides a window, the middle one."""
-        prepared = prepare(image, self._steps, self._fixed_size if self.mode != 'slide' else None).inputs
+        inputs = self._prepared(image).inputs[None]
         if self.mode == 'slide':
+            inputs = postprocessing.padded(inputs, self._fixed_size or (1, 1))
             window = self._fixed_size or self._settings['crop_size']
-            missing = [max(own - length, 0) for own, length in zip(self._fixed_size or (0, 0), prepared.shape[1:])]
-            prepared = np.pad(prepared, ((0, 0), (0, missing[0]), (0, missing[1])))
-            top, left = (max(length - side, 0) // 2 for length, side in zip(prepared.shape[1:], window))
-            prepared = prepared[:, top : top + window[0], left : left + window[1]]
-        return np.repeat(tasks.padded(prepared[None], **self._takes), self._fixed_batch or 1, axis=0)
+            top, left = (max(length - side, 0) // 2 for length, side in zip(inputs.shape[2:], window))
+            inputs = inputs[:, :, top : top + window[0], left : left + window[1]]
+        return np.repeat(postprocessing.padded(inputs, **self._takes), self._fixed_batch or 1, axis=0)
 
     def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """The model's outputs, by name.
+        """The model's outputs, by name, of float32 (B, channels, H, W), as the preprocessing makes them.
 
-        Args:
-            inputs: float32 (B, channels, H, W), as the preprocessing makes them. A model that was exported for one
-                batch size takes them piece by piece.
+        A model that was exported for one batch size takes them piece by piece.
 
         Raises:
             InputError: The backend cannot compute this, or an output is NaN.
@@ -220,7 +128,7 @@ class Model:
         try:
             outputs = [self._backend.run(np.ascontiguousarray(piece)) for piece in pieces]
         except Exception as error:  # each backend has classes of its own
-            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            reason = first_line(error)
             raise InputError(f'{self.path} does not take an input of shape {inputs.shape}: {reason}') from error
         found = {name: np.concatenate([piece[name] for piece in outputs])[: len(inputs)] for name in outputs[0]}
         for name, value in found.items():
@@ -244,47 +152,55 @@ class Model:
             )
         return mode
 
-    def _predict(
-        self, batch: list[tuple[Prediction, object]], batch_size: int, return_logits: bool
-    ) -> Iterator[Prediction]:
-        """Predict on inputs of one size."""
-        if not batch:
-            return
-        try:
-            outputs = self._outputs(np.stack([prepared.inputs for _, prepared in batch]), batch_size)
-            for index, (prediction, prepared) in enumerate(batch):
-                own, size = {name: value[index] for name, value in outputs.items()}, prediction.image.shape[:2]
-                if self.task == 'segmentation':
-                    result = tasks.segmentation(own['logits'], prepared.size, size, self._settings, return_logits)
-                elif self.task == 'detection':
-                    result = tasks.detections(own, prepared.size, size, self._settings)
-                else:
-                    (logits,) = own.values()
-                    result = tasks.classification(logits)
-                prediction.result = result
-        except (InputError, MemoryError, cv2.error) as error:
-            if len(batch) > 1:
-                for one in batch:
-                    yield from self._predict([one], batch_size, return_logits)
-                return
-            ((prediction, _),) = batch
-            prediction.error = image_error(error, prediction.image)
-        yield from (prediction for prediction, _ in batch)
+    def _prepared(self, image: np.ndarray) -> Prepared:
+        """The model's input of an image, from which windows are cut if it slides."""
+        return prepare(image, self._steps, self._fixed_size if self.mode != 'slide' else None)
+
+    def _prepare(self, prediction: Prediction) -> Prepared:
+        prediction.image = self._image_of(prediction.source)
+        return self._prepared(prediction.image)
+
+    def _compute(self, batch: list[tuple[Prediction, Prepared]], batch_size: int, return_logits: bool) -> None:
+        outputs = self._outputs(np.stack([prepared.inputs for _, prepared in batch]), batch_size)
+        for index, (prediction, prepared) in enumerate(batch):
+            own, size = {name: value[index] for name, value in outputs.items()}, prediction.image.shape[:2]
+            if self.task == 'segmentation':
+                prediction.result = postprocessing.segmentation(
+                    own['logits'], prepared.size, size, self._settings, return_logits
+                )
+            elif self.task == 'detection':
+                prediction.result = postprocessing.detections(own, prepared.size, size, self._settings)
+            else:
+                prediction.result = postprocessing.classification(*own.values())
 
     def _outputs(self, inputs: np.ndarray, batch_size: int) -> dict[str, np.ndarray]:
         """The outputs for inputs of one size; of segmentors the logits of every pixel of the input."""
         if self.task != 'segmentation':
-            return self.run(tasks.padded(inputs, **self._takes))
+            return self.run(postprocessing.padded(inputs, **self._takes))
         align_corners = self._settings.get('align_corners', False)
         if self.mode == 'whole':
-            return dict(logits=tasks.whole(self.run, inputs, align_corners, **self._takes))
+            return dict(logits=postprocessing.whole(self.run, inputs, align_corners, **self._takes))
         crop_size, stride = self._settings['crop_size'], self._settings['stride']
         height, width = inputs.shape[2:]
         if self._fixed_size:
             # Its windows have the one size that it takes, also of a smaller image, and overlap in proportion.
             stride = [max(step * own // side, 1) for step, own, side in zip(stride, self._fixed_size, crop_size)]
             crop_size = self._fixed_size
-            missing = [max(own - length, 0) for own, length in zip(crop_size, (height, width))]
-            inputs = np.pad(inputs, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))
-        logits = tasks.slide(self.run, inputs, crop_size, stride, align_corners, batch_size, **self._takes)
+            inputs = postprocessing.padded(inputs, crop_size)
+        logits = postprocessing.slide(self.run, inputs, crop_size, stride, align_corners, batch_size, **self._takes)
         return dict(logits=logits[:, :, :height, :width])
+
+
+def _read_description(model: Path) -> dict:
+    """Read the `pipeline.json` beside the file of a model."""
+    path = model.with_name(FILE)
+    if not model.is_file():
+        raise InputError(f'exported model not found: {model}')
+    if not path.is_file():
+        raise InputError(f'{path} not found: it is exported with the model and says how to run it; copy both')
+    again, kinds = 'export the model again', dict(task=str, preprocessing=list, postprocessing=dict)
+    document = read_json(path, again)
+    if document.get('format') != FORMAT:
+        raise InputError(f'{path} has the format {document.get("format")}, expected {FORMAT}: {again}')
+    check_entries(path, document, again, **kinds, classes=list, palette=list)
+    return document

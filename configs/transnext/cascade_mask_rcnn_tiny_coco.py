@@ -6,7 +6,6 @@ _base_ = [
     '../_base_/schedules/adamw_1x.py',
     '../_base_/runtimes/mmdet.py',
     '../_base_/backbones/transnext.py',
-    '../_base_/backbones/transnext_tiny.py',
 ]
 model = dict(
     backbone=dict(_base_.pop('backbone'), _delete_=True, img_size=800, drop_path_rate=0.3),

@@ -1,10 +1,6 @@
 # DINO of four scales with TransNeXt-Tiny on COCO, 12 epochs (TransNeXt).
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = [
-    '../_base_/recipes/dino_coco.py',
-    '../_base_/backbones/transnext.py',
-    '../_base_/backbones/transnext_tiny.py',
-]
+_base_ = ['../_base_/recipes/dino_coco.py', '../_base_/backbones/transnext.py']
 model = dict(
     backbone=dict(_base_.pop('backbone'), img_size=800, out_indices=(1, 2, 3), drop_path_rate=0.3),
     neck=dict(in_channels=[144, 288, 576]),

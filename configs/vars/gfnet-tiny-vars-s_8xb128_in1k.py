@@ -1,4 +1,5 @@
 # VARS-S in GFNet-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 2), with GFNet's recipe.
+# Five kernels a channel, as the release has; the table has one.
 # Weights: random.
 _base_ = ['../_base_/recipes/gfnet_in1k.py', '../_base_/backbones/vars_classifier.py']
 model = dict(

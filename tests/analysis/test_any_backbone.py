@@ -12,7 +12,7 @@ from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
 from bioattn_mm.analysis.images import stride_of
-from bioattn_mm.analysis.models import POSITION, build_backbone, timm_config, with_initial_positions
+from bioattn_mm.analysis.models import POSITION, Source, build_backbone, timm_config, with_initial_positions
 from bioattn_mm.errors import InputError
 from bioattn_mm.registry import MODELS
 
@@ -106,10 +106,7 @@ def test_the_checkpoint_of_a_training_with_a_backbone_of_timm(tmp_path: Path) ->
 
 
 def test_corrupted_and_attacked_images(
-    classifier: tuple[Path, Path],
-    images: Path,
-    tmp_path: Path,
-    tool: InProcess,
+    classifier: tuple[Path, Path], images: Path, tmp_path: Path, tool: InProcess
 ) -> None:
     options = ('--max-images', 2, '--size', 48, 64, '--corrupt', 'gaussian_noise:5', '--attack', 'pgd', '--epsilon')
     states = ['clean', 'gaussian_noise:5', 'pgd 8/255']
@@ -143,17 +140,16 @@ def test_corrupted_and_attacked_images(
 
 def test_attack_raises_the_loss_of_the_prediction(classifier: tuple[Path, Path], images: Path) -> None:
     """It changes no pixel by more than epsilon; the same for a model of timm."""
-    from bioattn_mm.analysis.conditions import Changes, conditions_of
+    from bioattn_mm.analysis.conditions import Changes, Model
 
     config = Config.fromfile(classifier[0])
     for of_model, checkpoint in ((config, str(classifier[1])), (timm_config('test_vit'), None)):
-        backbone, _ = build_backbone(of_model, checkpoint)
         changes = Changes([], 'fgsm', 6.0)
-        clean, attacked = conditions_of(of_model, checkpoint, backbone, changes, (48, 64), 'cpu')
-        before, after = (condition.read(images / 'image_0.png') for condition in (clean, attacked))
+        readers = Model.build(Source('model', of_model, checkpoint), changes, (48, 64)).readers
+        before, after = (read(images / 'image_0.png') for read in readers.values())
         change = (after.batch['inputs'][0] - before.batch['inputs'][0].float()).abs()
         assert change.max() == pytest.approx(6) and after.inputs.shape == before.inputs.shape
-        model = attacked.read.model
+        model = readers['fgsm 6/255'].model
         logits = [model(image.inputs, mode='tensor') for image in (before, after)]
         label = logits[0].argmax(1)
         losses = [torch.nn.functional.cross_entropy(values, label).item() for values in logits]
@@ -181,12 +177,7 @@ def test_attack_raises_the_loss_of_the_prediction(classifier: tuple[Path, Path],
     ],
 )
 def test_refuses_in_one_line(
-    path: str,
-    args: tuple,
-    message: str,
-    images: Path,
-    tmp_path: Path,
-    tool: InProcess,
+    path: str, args: tuple, message: str, images: Path, tmp_path: Path, tool: InProcess
 ) -> None:
     write_config(tmp_path, 'GABViT')
     line = tool.refused(tmp_path, path, *args, '--size', 64, 64, '--out', 'out', *ON_CPU)

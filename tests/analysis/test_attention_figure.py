@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from bioattn_mm.analysis.attention_figure import draw_attention, draw_heads, draw_layers, draw_models
-from bioattn_mm.analysis.attention_panels import Attention, Panel, panels_of, relative_weight
+from bioattn_mm.analysis.attention import Attention, Panel, attention_of_token, relative_weight
+from bioattn_mm.analysis.attention_figure import PHOTO, Picture, draw_attention, draw_layers, draw_lines
 from bioattn_mm.analysis.images import PreparedImage
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers import record_attention
 from bioattn_mm.registry import MODELS
+from bioattn_mm.systems.common.attention_recorder import record_attention
 
 from .small_backbones import BACKBONES
 
@@ -84,12 +84,14 @@ def test_layers_and_models(image: PreparedImage) -> None:
     figure = draw_layers(image, layers)
     assert [axis.get_title() for axis in figure.axes if axis.images].count('blocks.0.attn\nattention') == 2
     wide = PreparedImage(None, (40, 60), np.full((40, 64, 3), 128, np.uint8), torch.zeros(1, 3, *SIZE), {})
-    figure = draw_heads([(name, image, layer) for name, layer in zip('ab', layers)], heads=[1])
-    assert list(drawings(figure)) == ['a', 'attention, head 1, gate 0.75', 'b']
-    pictures = drawings(draw_models({'first': (image, layers[:1]), 'second': (wide, layers[1:])}))
-    assert list(pictures) == ['image, in pixels', 'first\nblocks.0.attn', 'second\nblocks.0.attn']
+    models = [
+        Picture(title, of_model, attention, 'attention')
+        for title, of_model, attention in zip(('first', 'second'), (image, wide), layers)
+    ]
+    pictures = drawings(draw_lines([[Picture(PHOTO, image, layers[0]), *models]], columns=2))
+    assert list(pictures) == ['image, in pixels', 'first', 'second']
     assert [picture.shape[1] for picture in pictures.values()] == [60, 60, 64]
-    brightest = pictures['second\nblocks.0.attn'].sum(-1)
+    brightest = pictures['second'].sum(-1)
     assert (brightest[32:, :16] == brightest.max()).all()
 
 
@@ -100,21 +102,13 @@ def test_refuses_what_is_not_there(image: PreparedImage) -> None:
     with pytest.raises(InputError, match='--heads must be 0 to 1 in this layer, got 0 2'):
         draw_attention(image, attention, heads=[0, 2])
     with pytest.raises(InputError, match='--part must be one of'):
-        draw_models({'one': (image, [attention])}, 'window')
+        Picture('', image, attention, 'window')
 
 
-@pytest.mark.parametrize('kind', ['pooled', 'no learnable tokens'])
-def test_panels_of_ablations(kind: str) -> None:
-    """Pooled tokens alone cover the map; learnable tokens without weights are drawn as such, in the window."""
-    mixer = dict(type='bioattn_mm.PooledAttention') if kind == 'pooled' else None
-    options = dict(token_mixers=[mixer] * 3 + [dict(type='bioattn_mm.LengthScaledAttention')]) if mixer else {}
-    backbone = MODELS.build(dict(type='bioattn_mm.TransNeXt', **BACKBONES['TransNeXt'], **options)).eval()
-    if not mixer:
-        for block in (block for stage in backbone.stages[:3] for block in stage.blocks):
-            nn.init.zeros_(block.attn.learnable_tokens)
+def test_learnable_tokens_without_weights_are_drawn_in_the_window() -> None:
+    backbone = MODELS.build(dict(type='bioattn_mm.TransNeXt', **BACKBONES['TransNeXt'])).eval()
+    for block in (block for stage in backbone.stages[:3] for block in stage.blocks):
+        nn.init.zeros_(block.attn.learnable_tokens)
     recording = record_attention(backbone, torch.randn(1, 3, 64, 96))[0]
-    panels = {panel.name: panel for panel in panels_of(recording, (0, 0), 4)}
-    if mixer:
-        assert panels['attention'].extent == (0, 96, 64, 0)
-    else:
-        assert panels['learnable tokens'].extent == (0, 8, 8, 0) and not panels['learnable tokens'].values.any()
+    panels = {panel.name: panel for panel in attention_of_token(recording, (0, 0), 4).panels}
+    assert panels['learnable tokens'].extent == (0, 8, 8, 0) and not panels['learnable tokens'].values.any()

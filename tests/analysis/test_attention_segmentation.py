@@ -11,21 +11,13 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from bioattn_mm.analysis.attention_segmentation import (
-    Sample,
-    above_threshold,
-    attention_received,
-    read_dataset,
-    read_fixations,
-    read_masks,
-    scanpath_saliency,
-    scores,
-)
+from bioattn_mm.analysis import attention_segmentation as segmentation
+from bioattn_mm.analysis.attention import attention_received
 from bioattn_mm.analysis.images import find_images
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers import record_attention
 from bioattn_mm.registry import MODELS
-from bioattn_mm.run_config.config import load_config
+from bioattn_mm.systems.common.attention_recorder import record_attention
+from bioattn_mm.training.config.loading import load_config
 
 from ..tools.running import InProcess
 from .small_backbones import BACKBONES
@@ -66,9 +58,12 @@ def test_attention_received(name: str) -> None:
 def test_above_threshold() -> None:
     """Stretched from its least value to its largest (VARS, section 4.3)."""
     values = np.array([[12.0, 5, 2], [4, 6, 2]])
-    assert above_threshold(values, 0.3).tolist() == [[True, False, False], [False, True, False]]  # above 5
-    assert above_threshold(values, 0.29).sum() == 3
-    assert not above_threshold(np.ones((2, 5)), 0.3).any()
+    assert segmentation.above_threshold(values, 0.3).tolist() == [
+        [True, False, False],
+        [False, True, False],
+    ]  # above 5
+    assert segmentation.above_threshold(values, 0.29).sum() == 3
+    assert not segmentation.above_threshold(np.ones((2, 5)), 0.3).any()
 
 
 def test_scores() -> None:
@@ -77,7 +72,7 @@ def test_scores() -> None:
     chosen = np.array([[1, 1, 0, 1], [0, 0, 0, 1]], bool)
     labelled = np.ones((2, 4), bool)
     labelled[1, 3] = False
-    found = scores(chosen, Sample(Path(), foreground, labelled))
+    found = segmentation.scores(chosen, segmentation.Sample(Path(), foreground, labelled))
     assert found == pytest.approx(dict(jaccard=2 / 4, miou=(2 / 4 + 3 / 5) / 2, fp=1 / 7, fn=1 / 7))
 
 
@@ -85,7 +80,7 @@ def test_masks_of_datasets(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Label maps of a segmentor and masks of a detector, whole or of some classes."""
     monkeypatch.chdir(workplace)
     segmentor = load_config('configs/transnext/upernet_micro_ade20k.py', mini=True)
-    everything, cars = (list(read_dataset(segmentor, classes, 3)) for classes in (None, ['car']))
+    everything, cars = (list(segmentation.read_dataset(segmentor, classes, 3)) for classes in (None, ['car']))
     labels = cv2.imread(
         'data/mini/ADEChallengeData2016/annotations/validation/ADE_val_00000001.png', cv2.IMREAD_UNCHANGED
     )
@@ -97,16 +92,16 @@ def test_masks_of_datasets(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(everything) == 3
 
     detector = load_config('configs/transnext/mask_rcnn_tiny_coco.py', mini=True)
-    objects, people = (list(read_dataset(detector, classes, 3)) for classes in (None, ['person']))
+    objects, people = (list(segmentation.read_dataset(detector, classes, 3)) for classes in (None, ['person']))
     for whole, part in zip(objects, people):
         height, width = cv2.imread(str(whole.image)).shape[:2]
         assert whole.foreground.shape == (height, width) == whole.labelled.shape and whole.labelled.all()
         assert whole.foreground.any() and (part.foreground <= whole.foreground).all()
     with pytest.raises(InputError, match='no class unicorn: expected some of person, bicycle'):
-        next(read_dataset(detector, ['unicorn'], 1))
+        next(segmentation.read_dataset(detector, ['unicorn'], 1))
     classifier = load_config('configs/transnext/transnext-micro_8xb128_in1k.py', mini=True)
     with pytest.raises(InputError, match='names no images with masks'):
-        next(read_dataset(classifier, None, 1))
+        next(segmentation.read_dataset(classifier, None, 1))
 
 
 @pytest.fixture
@@ -160,10 +155,10 @@ def test_scanpath_saliency() -> None:
     fixated = np.zeros((2, 3), bool)
     fixated[1, 1:] = True
     wanted = ((5 - 4) + (9 - 4)) / 2 / (40 / 6) ** 0.5
-    assert scanpath_saliency(values, fixated) == pytest.approx(wanted)
-    assert scanpath_saliency(10 + 3 * values, fixated) == pytest.approx(wanted)
-    assert scanpath_saliency(values, np.ones((2, 3), bool)) == pytest.approx(0)
-    assert np.isnan(scanpath_saliency(np.ones((2, 3)), fixated))
+    assert segmentation.scanpath_saliency(values, fixated) == pytest.approx(wanted)
+    assert segmentation.scanpath_saliency(10 + 3 * values, fixated) == pytest.approx(wanted)
+    assert segmentation.scanpath_saliency(values, np.ones((2, 3), bool)) == pytest.approx(0)
+    assert np.isnan(segmentation.scanpath_saliency(np.ones((2, 3)), fixated))
 
 
 def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, tool: InProcess) -> None:
@@ -173,7 +168,7 @@ def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, to
         points = np.zeros((40, 60), np.uint8)
         points[8:16, 16:24] = 255  # a block of JPEG, which is exact
         cv2.imwrite(str(folder / f'{image.stem}_fixPts.jpg'), points)
-    samples = list(read_fixations(str(images), str(folder), 2))
+    samples = list(segmentation.read_fixations(str(images), str(folder), 2))
     assert len(samples) == 2 and all(sample.foreground.sum() == 64 and sample.foreground[8, 16] for sample in samples)
 
     config = write_config(tmp_path, 'VARS')
@@ -186,10 +181,10 @@ def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, to
 
     cv2.imwrite(str(folder / f'{samples[0].image.stem}_fixPts.jpg'), points[:8])
     with pytest.raises(InputError, match='has 60 x 8 pixels: expected 60 x 40'):
-        next(read_fixations(str(images), str(folder), 1))
+        next(segmentation.read_fixations(str(images), str(folder), 1))
     (folder / f'{samples[0].image.stem}_fixPts.jpg').unlink()
     with pytest.raises(InputError, match='no fixations of .*: expected the image .*_fixPts.jpg'):
-        next(read_fixations(str(images), str(folder), 1))
+        next(segmentation.read_fixations(str(images), str(folder), 1))
 
 
 def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
@@ -201,7 +196,7 @@ def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
     file.putpalette([(37 * index) % 255 for index in range(768)])
     file.save(tmp_path / second.name)
     (tmp_path / 'val.txt').write_text(f'{second.stem}\n')
-    (sample,) = read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt'))
+    (sample,) = segmentation.read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt'))
     assert sample.image == second
     np.testing.assert_array_equal(sample.foreground, labels == 7)
     np.testing.assert_array_equal(sample.labelled, labels != 255)
@@ -211,14 +206,14 @@ def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
     file.save(tmp_path / 'a cat.png')
     (tmp_path / 'val.txt').write_text('a dog\n a cat \n')
     for split in (None, str(tmp_path / 'val.txt')):
-        (sample,) = read_masks(str(tmp_path / 'photos'), str(tmp_path), 10, split)
+        (sample,) = segmentation.read_masks(str(tmp_path / 'photos'), str(tmp_path), 10, split)
         assert sample.image.name == 'a cat.png'
     assert find_images(Config(), str(tmp_path / 'photos'), 10) == [tmp_path / 'photos/a cat.png']
     (tmp_path / 'val.txt').write_text('another\n')
     with pytest.raises(InputError, match='no image of .*val.txt is in'):
-        next(read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt')))
+        next(segmentation.read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt')))
     with pytest.raises(InputError, match='no list of images: expected the file absent.txt'):
-        next(read_masks(str(images), str(tmp_path), 10, 'absent.txt'))
+        next(segmentation.read_masks(str(images), str(tmp_path), 10, 'absent.txt'))
 
 
 @pytest.mark.parametrize(

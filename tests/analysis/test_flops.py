@@ -11,18 +11,12 @@ from torch import Tensor, nn
 
 from bioattn_mm.analysis.flops import count_multiply_adds
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers import (
-    GPSA,
-    AggregatedAttention,
-    ConvolutionalSparseReconstruction,
-    DistanceEmbedding,
-    LengthScaledAttention,
-    LogCPB,
-    PeripheralAttention,
-    SparseReconstructionAttention,
-)
 from bioattn_mm.ops import sliding_window_av, sliding_window_qk
 from bioattn_mm.ops.backends import choose_backend
+from bioattn_mm.systems.convit import GPSA
+from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
+from bioattn_mm.systems.transnext import AggregatedAttention, LengthScaledAttention, LogCPB
+from bioattn_mm.systems.vars import ConvolutionalSparseReconstruction, SparseReconstructionAttention
 
 H, W, C, HEADS = 8, 10, 16, 2
 N = H * W

@@ -9,7 +9,7 @@ from mmengine.config import Config
 import bioattn_mm.registry  # noqa: F401
 from bioattn_mm.analysis.attention_segmentation import to_file
 from bioattn_mm.analysis.images import ImageReader
-from bioattn_mm.runtime.channels import shown
+from bioattn_mm.runtime.images import shown
 
 
 def test_the_whole_image_is_shown() -> None:
@@ -31,7 +31,7 @@ def test_the_whole_image_is_shown() -> None:
         assert abs(int(shown.pixels[row, place, 0]) - 4 * column) <= 4
     values = np.zeros((2, 3), np.uint8)
     values[:, 2] = 1
-    on_file = to_file(values, shown, (2, 3))
+    on_file = to_file(values, shown)
     assert on_file.shape == (40, 60) and np.array_equal(on_file[7], np.arange(60) >= 40)
     pixels = ImageReader(config, (40, 60))(image).pixels
     assert np.array_equal(pixels, image[..., ::-1])

@@ -1,4 +1,4 @@
-"""Memory for the backward pass against closed forms, and the tool model_stats on whole models."""
+"""The tool model_stats on whole models."""
 
 import csv
 import json
@@ -7,74 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from mmengine.config import Config
 from PIL import Image
-from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from bioattn_mm.analysis.model_stats import (
-    Network,
-    activation_bytes,
-    default_size,
-    multiply_adds,
-    num_parameters,
-    random_images,
-)
-from bioattn_mm.analysis.saved_activations import saved_bytes
-from bioattn_mm.errors import InputError
-from bioattn_mm.ops import aggregated_attention
-from bioattn_mm.run_config.mini import make_mini
+from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, num_parameters, random_image
+from bioattn_mm.training.config.mini import make_mini
 
 from ..conftest import ROOT
 from ..tools.running import InProcess
-
-FLOAT = 4
-
-
-@pytest.fixture
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-
-
-def test_saved_by_a_small_network(mlp: nn.Module) -> None:
-    x = torch.randn(5, 6)
-    # The input, and what ReLU gives, which two operators keep.
-    assert saved_bytes(lambda: mlp(x), mlp) == FLOAT * 5 * (6 + 8)
-    # Views keep the whole.
-    assert saved_bytes(lambda: mlp(torch.randn(20, 6)[:5]), mlp) == FLOAT * (20 * 6 + 5 * 8)
-    # The gradient of the first layer's input takes its weight alone, which is no activation.
-    mlp[0].requires_grad_(False)
-    assert saved_bytes(lambda: mlp(x), mlp) == FLOAT * 5 * 8
-    with torch.no_grad():
-        assert saved_bytes(lambda: mlp(x), mlp) == 0
-
-
-def test_saved_is_what_is_left_at_the_end(mlp: nn.Module) -> None:
-    x = torch.randn(5, 6)
-
-    def forward() -> torch.Tensor:
-        mlp(torch.randn(50, 6))
-        return mlp(x)
-
-    assert saved_bytes(forward, mlp) == FLOAT * 5 * (6 + 8)
-    assert saved_bytes(lambda: checkpoint(mlp, x, use_reentrant=False), mlp) == FLOAT * 5 * 6
-
-
-def test_saved_by_aggregated_attention() -> None:
-    batch, height, width, heads, channels, pooled = 2, 5, 6, 2, 8, (2, 3)
-    tokens = [torch.randn(batch, height, width, heads, channels) for _ in range(3)]
-    pooled_tokens = [torch.randn(batch, *pooled, heads, channels) for _ in range(2)]
-    biases = [torch.randn(heads, 9), torch.randn(heads, 7, width, pooled[1])]
-    token_weights = torch.randn(batch, height, width, heads, 9)
-    inputs = [t.requires_grad_() for t in (*tokens, *pooled_tokens, *biases, token_weights)]
-    rows = torch.randint(7, (height, pooled[0]))
-    arguments = (*inputs[:7], rows, inputs[7])
-    saved = saved_bytes(lambda: aggregated_attention(*arguments), nn.Identity())
-    # The arguments, the output, and at most two numbers of each query's softmax: no weights.
-    queries = batch * height * width * heads
-    least = sum(t.nbytes for t in arguments)
-    assert least <= saved <= least + FLOAT * queries * (channels + 2)
 
 
 @pytest.mark.parametrize('name', ['mask2former_micro_ade20k', 'dino_4scale_micro_coco'])
@@ -82,33 +22,22 @@ def test_models_with_queries(name: str) -> None:
     config = make_mini(Config.fromfile(ROOT / 'configs' / 'transnext' / f'{name}.py'))
     config.model.backbone.arch = dict(embed_dims=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(1, 1, 1, 1))
     network = Network(config)
-    images = random_images(1, (128, 192), 'cpu')
-    small, large = (activation_bytes(network, p) for p in (images[..., :128], images))
+    small, large = (multiply_adds(network, random_image((128, width)))['flops'] for width in (128, 192))
     assert 0 < small < large
-    with torch.no_grad():
-        assert network.eval()(images) is not None
-
-
-def test_training_that_takes_two_images() -> None:
-    network = Network(Config.fromfile(ROOT / 'tests' / 'tools' / 'upernet_small.py'))
-    with pytest.raises(InputError, match='raise --batch-size'):
-        activation_bytes(network, random_images(1, (64, 96), 'cpu'))
 
 
 TOOL = 'analysis/model_stats.py'
 CLASSIFIERS = ('micro_8xb128_in1k', 'micro-aaaa_8xb128_in1k-256px', 'small_8xb128_in1k-384px')
-QUICKLY = ('--device', 'cpu', '--repeats', '1')
 
 
 def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> None:
     configs = [root / 'tests' / 'tools' / f'{name}.py' for name in ('upernet_small', 'mask_rcnn_small')]
     whole, alone = tmp_path / 'whole', tmp_path / 'alone'
-    printed = tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', whole, *QUICKLY)
-    only_flops = ('--backbone', '--measure', 'flops')
-    tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', alone, *only_flops, *QUICKLY)
+    printed = tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', whole)
+    tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', alone, '--backbone')
 
     document = json.loads((whole / 'model_stats.json').read_text())
-    assert [document[key] for key in ('part', 'batch_size')] == ['whole model', 2]
+    assert document['part'] == 'whole model'
     with (whole / 'model_stats.csv').open() as file:
         rows = list(csv.DictReader(file))
     backbones = json.loads((alone / 'model_stats.json').read_text())['models']
@@ -121,7 +50,6 @@ def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> Non
         assert model['parameters'] == num_parameters(network) > model['backbone_parameters']
         assert model['flops'] > model['backbone_flops'] > backbone['layer_flops'] > 0
         assert model['flops'] > model['layer_flops'] > backbone['layer_flops'] and model['flops_of_size'] > 0
-        assert model['activation_bytes'] > 0 and model['images_per_second'] > 0
         # The backbone by itself costs what it does inside of the model.
         assert backbone == dict(
             model=config.stem,
@@ -135,17 +63,17 @@ def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> Non
     for folder in (whole, alone):
         with Image.open(folder / 'model_stats.png') as image:
             assert np.asarray(image.convert('L')).std() > 10
-    assert 'whole model, 96 x 160 pixels, batches of 2' in printed
+    assert 'whole model, 96 x 160 pixels' in printed
 
-    line = tool.refused(tmp_path, TOOL, *configs, '--out', whole, *QUICKLY)
+    line = tool.refused(tmp_path, TOOL, *configs, '--out', whole)
     assert line == f'error: {whole / "model_stats.csv"} is there already: name another folder for --out'
 
 
 def test_classifiers(root: Path, tmp_path: Path, tool: InProcess) -> None:
     """Each at the size of its test images, without the lines that mmengine logs for every parameter."""
     configs = [root / 'configs' / 'transnext' / f'transnext-{name}.py' for name in CLASSIFIERS]
-    options = ('--measure', 'flops', '--cfg-options', 'model.backbone.arch=micro', 'model.head.in_channels=384')
-    printed = tool(tmp_path, TOOL, *configs, '--out', 'out', *QUICKLY, *options)
+    options = ('--cfg-options', 'model.backbone.arch=micro', 'model.head.in_channels=384')
+    printed = tool(tmp_path, TOOL, *configs, '--out', 'out', *options)
     models = json.loads((tmp_path / 'out' / 'model_stats.json').read_text())['models']
     assert [(model['height'], model['width']) for model in models] == [(224, 224), (256, 256), (384, 384)]
     for model in models:
@@ -155,26 +83,24 @@ def test_classifiers(root: Path, tmp_path: Path, tool: InProcess) -> None:
     assert 'init_weights' not in printed
 
 
-def test_table_of_a_folder_prints_parameters_and_flops_alone(root: Path, tmp_path: Path, tool: InProcess) -> None:
+def test_table_of_a_folder(root: Path, tmp_path: Path, tool: InProcess) -> None:
     """As for the rows of an ablation: no files are written, and none are asked for."""
     (tmp_path / 'own').mkdir()
     base = root / 'configs' / 'transnext' / 'transnext-micro_8xb128_in1k.py'
     for mixer in ('ConvGLU', 'GLU', 'MLP'):
         model = f"model = dict(backbone=dict(channel_mixer=dict(type='bioattn_mm.{mixer}')))"
         (tmp_path / 'own' / f'{mixer.lower()}.py').write_text(f'_base_ = {str(base)!r}\n{model}\n')
-    printed = tool(tmp_path, TOOL, 'own', '--table', '--size', 64, 96)
+    printed = tool(tmp_path, TOOL, 'own', '--size', 64, 96)
     rows = [re.split(r' *[│┃] *', line)[1:-1] for line in printed.splitlines() if line.startswith('│')]
     assert [row[0] for row in rows] == ['convglu', 'glu', 'mlp']
     for row in rows:
         network = Network(Config.fromfile(tmp_path / 'own' / f'{row[0]}.py'))
         assert row[1] == f'{num_parameters(network) / 1e6:.4g}'
     assert float(rows[0][3]) > float(rows[1][3])  # the convolution of ConvGLU
-    assert 'throughput' not in printed and 'batches' not in printed
     assert [path.name for path in tmp_path.iterdir()] == ['own']
 
-    assert '--out DIR' in tool.refused(tmp_path, TOOL, base)
     (tmp_path / 'empty').mkdir()
-    line = tool.refused(tmp_path, TOOL, 'empty', '--table')
+    line = tool.refused(tmp_path, TOOL, 'empty')
     assert line == 'error: there are no configs in the folder empty: expected files such as NAME.py'
 
 
@@ -190,25 +116,22 @@ def test_multiply_adds_of_the_layers_of_a_classifier() -> None:
     config.model.head.in_channels = 8
     config.model.backbone.in_channels = 5
     network = Network(config)
-    images = random_images(1, (64, 96), 'cpu', network.in_channels)
-    measured = multiply_adds(network, images)
+    measured = multiply_adds(network, random_image((64, 96), network.in_channels))
     tokens, width = 4 * 6, 8
     embedding = tokens * 16 * 16 * 5 * width
     blocks = (10 * tokens + 2 * (tokens + 1)) * (4 + 8) * width**2
     assert measured['layer_flops'] == embedding + blocks + width * 1000
-    assert activation_bytes(network, images) > 0
 
 
 @pytest.mark.parametrize(
     ('args', 'message'),
     [
         (('--size', 16, 64), '--size must be at least 32, got 16'),
-        (('--batch-size', 0), '--batch-size must be at least 1, got 0'),
         (('absent.py',), 'config not found: absent.py'),
         (('--cfg-options', 'default_scope=mmpose'), 'expected one of mmdet, mmseg, mmpretrain, or add --backbone'),
     ],
 )
 def test_refuses_in_one_line(args: tuple, message: str, root: Path, tmp_path: Path, tool: InProcess) -> None:
     config = root / 'tests' / 'tools' / 'upernet_small.py'
-    line = tool.refused(tmp_path, TOOL, config, *args, '--out', 'out', *QUICKLY)
+    line = tool.refused(tmp_path, TOOL, config, *args, '--out', 'out')
     assert line.startswith('error: ') and line.endswith(message)

@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bioattn_mm.analysis.receptive_field import (
-    SHARES,
-    area_fractions,
-    feature_gradients,
-    fit_field,
-    receptive_fields,
-)
+from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, feature_gradients, fit_field, receptive_fields
 
 
 class Outputs(nn.Module):

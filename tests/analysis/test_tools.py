@@ -85,8 +85,9 @@ def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, tool: InProces
             assert list(maps) == ['step 0', 'step 1', 'attention', *(f'strength, step {step}' for step in range(3))]
             assert np.array(maps['strength, step 2']['values']).shape == (2, 4, 6)
         else:
-            assert {'content', 'position', 'attention'} <= set(maps)
-            for key in ('content', 'position', 'attention'):
+            names = {'attention'} if name == 'GABSwin' else {'content', 'position', 'attention'}
+            assert names <= set(maps)
+            for key in names:
                 np.testing.assert_allclose(sums[key], 1, rtol=1e-4)
         if name == 'ConViT':
             assert result['gates'] == pytest.approx([torch.sigmoid(torch.tensor(1.0)).item()] * 4)
@@ -126,11 +127,11 @@ def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, tool:
     assert document['images'] == 2 and len(document['heads']) == len(rows)
     measures = dict(
         TransNeXt={'pooled_share'},
-        GABSwin={'gaussian_amplitude', 'gaussian_sigma', 'nonlocality_Gaussian', 'impact_content'},
+        GABSwin={'gaussian_amplitude', 'gaussian_sigma'},
         ConViT={'gate', 'nonlocality_content', 'nonlocality_position', 'impact_position'},
         PerViT={'region', 'impact_content', 'impact_position', 'omega_attention', 'share_central'},
         GABViT={'gaussian_amplitude', 'gaussian_sigma', 'impact_position'},
-        VARS={'nonlocality_step_0', 'nonlocality_step_1', 'sparsity'},
+        VARS={'nonlocality_step_0', 'nonlocality_step_1', 'sparsity', 'active_codes'},
     )
     assert measures[name] | {'layer', 'name', 'head', 'height', 'width', 'nonlocality'} <= set(rows[0])
     heads = dict(TransNeXt=1 + 2 + 3 + 4, GABSwin=2 * (1 + 2 + 2 + 2), ConViT=4 * 4, PerViT=4, GABViT=6, VARS=4)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from mmengine.logging import HistoryBuffer
 
 # What a defect must lead to: the same weights, a refusal, or one of the two.
 SAME, REFUSED, EITHER = 'same', 'refused', 'either'
@@ -106,16 +105,6 @@ def other_names(checkpoint: dict, rng: random.Random) -> None:
     checkpoint['state_dict'] = {f'encoder.layers.{index}': value for index, value in enumerate(weights.values())}
 
 
-def another_name(checkpoint: dict, rng: random.Random) -> None:
-    weights = checkpoint['state_dict']
-    weights[rng.choice([3, None, ('a', 'b'), b'head.weight'])] = torch.zeros(3)
-
-
-def twice(checkpoint: dict, rng: random.Random) -> None:
-    name = rng.choice(list(checkpoint['state_dict']))
-    checkpoint['state_dict'][f'module.{name}'] = torch.zeros_like(checkpoint['state_dict'][name])
-
-
 def without_one(checkpoint: dict, rng: random.Random) -> None:
     del checkpoint['state_dict'][rng.choice(list(checkpoint['state_dict']))]
 
@@ -143,21 +132,10 @@ def put(path: str, *values: object) -> Callable[[dict, random.Random], None]:
     return put_one
 
 
-def broken_history() -> HistoryBuffer:
-    history = HistoryBuffer([1.0], [1])
-    history._log_history = 'none'
-    return history
-
-
-NO_COUNTS = ('3', -1, 2.5, None, float('nan'), float('inf'), [1], True)
 # Of what is in a file.
 OF_CONTENT: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
-    'sparse': (changed(lambda x: x.to_sparse()), REFUSED),
-    'quantised': (changed(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)), REFUSED),
     'int8': (changed(lambda x: x.to(torch.int8)), REFUSED),
-    'float8': (changed(lambda x: x.to(torch.float8_e4m3fn)), REFUSED),
     'complex': (changed(lambda x: torch.complex(x, x)), REFUSED),
-    'no values': (changed(lambda x: x.to('meta')), REFUSED),
     'NaN': (changed(with_value(float('nan'))), REFUSED),
     'infinite': (changed(with_value(float('-inf'))), REFUSED),
     'large values': (changed(with_value(3e38)), EITHER),
@@ -170,8 +148,6 @@ OF_CONTENT: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
     'bfloat16': (all_changed(lambda x: x.bfloat16() if x.is_floating_point() else x), SAME),
     'float16 everywhere': (all_changed(lambda x: x.half()), SAME),
     'other names': (other_names, REFUSED),
-    'a name that is none': (another_name, REFUSED),
-    'a name twice': (twice, REFUSED),
     'a weight missing': (without_one, REFUSED),
     'a wrapper': (with_module, SAME),
     'another key': (under_model, SAME),
@@ -179,20 +155,12 @@ OF_CONTENT: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
 }
 # Of the state of the training, which is of no concern for predictions and new trainings.
 OF_STATE: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
-    'iter': (put('meta.iter', *NO_COUNTS), REFUSED),
-    'epoch': (put('meta.epoch', *NO_COUNTS), REFUSED),
-    'seed': (put('meta.seed', '3', -1, 2**40, [1]), REFUSED),
     'meta': (put('meta', None, [], 'x', {}), REFUSED),
     'a program': (put('meta.config', "import pathlib\npathlib.Path('victim', 'kept.txt').unlink()\n"), SAME),
     'no optimizer': (lambda checkpoint, rng: checkpoint.pop('optimizer'), REFUSED),
-    'optimizer': (put('optimizer', None, [], 'x', {}, dict(state={}, param_groups=[])), REFUSED),
-    'groups of the optimizer': (put('optimizer.param_groups', None, 'x', [3], [{}], {}), REFUSED),
+    'optimizer': (put('optimizer', None, [], 'x'), REFUSED),
     'learning rate': (
         lambda checkpoint, rng: checkpoint['optimizer']['param_groups'][0].update(lr=float('nan')), REFUSED,
-    ),
-    'a learning rate that is none': (
-        lambda checkpoint, rng: checkpoint['optimizer']['param_groups'][0].update(
-            {rng.choice(['lr', 'initial_lr']): rng.choice([-0.1, float('inf'), '0.1', None, [0.1]])}), REFUSED,
     ),
     'momentum that is NaN': (
         lambda checkpoint, rng: next(iter(checkpoint['optimizer']['state'].values()))['exp_avg'].fill_(float('nan')),
@@ -202,24 +170,14 @@ OF_STATE: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
         lambda checkpoint, rng: next(iter(checkpoint['optimizer']['state'].values())).update(exp_avg=torch.zeros(7)),
         REFUSED,
     ),
-    'state of the optimizer': (put('optimizer.state', 'x', [3], {0: 3}, {0: None}), REFUSED),
-    'schedulers': (put('param_schedulers', 3, 'x', [3], [None]), REFUSED),
-    'averages': (put('ema_state_dict', None, [], {}, dict(a=torch.zeros(2))), REFUSED),
-    'message hub': (put('message_hub', None, [], {}, 'x', dict(log_scalars=3)), REFUSED),
-    'logs': (put('message_hub.log_scalars', None, [], {'train/loss': broken_history()}), REFUSED),
-    'infos': (put('message_hub.runtime_info', None, [], 'x'), REFUSED),
-    'resumed keys': (put('message_hub.resumed_keys', None, [], 'x'), REFUSED),
-    'best score': (put('message_hub.runtime_info.best_score', 'x', None, float('nan'), [1]), REFUSED),
+    'message hub': (put('message_hub', None, [], 'x'), REFUSED),
     'a path to delete': (
         put('message_hub.runtime_info.best_ckpt', 'victim', 'victim/kept.txt', 'victim/best_mIoU_iter_1.pth',
             'run/../victim', 'run/notes.txt', 'run'), SAME,
     ),
-    'a path that is none': (put('message_hub.runtime_info.best_ckpt', 3, ['victim'], b'victim'), REFUSED),
     'checkpoints to delete': (
-        put('message_hub.runtime_info.keep_ckpt_ids', ['../victim/iter_1', 1], ['x'], 3, [None]), REFUSED,
+        put('message_hub.runtime_info.keep_ckpt_ids', ['../victim/iter_1', 1], ['x'], 3, [None], [1, 2, 3, 4]), SAME,
     ),
-    'other checkpoints to delete': (put('message_hub.runtime_info.keep_ckpt_ids', [1, 2, 3, 4]), SAME),
-    'classes': (put('meta.dataset_meta', 3, 'x', [], dict(CLASSES=3)), EITHER),
 }  # fmt: skip
 
 

@@ -158,16 +158,6 @@ def test_what_is_not_there(path: str, message: str, hub: Path) -> None:
     assert '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize(('package', 'file'), [('huggingface_hub', 'x.pth'), ('safetensors', 'x.safetensors')])
-def test_without_the_package(package: str, file: str, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (hub / 'x.safetensors').touch()
-    path = f'hf://{REPOSITORY}/{file}'
-    monkeypatch.setattr('huggingface_hub.hf_hub_download', lambda *args, **kwargs: str(hub / file))
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=f'{path} needs a package that is not installed: pip install {package}'):
-        read_checkpoint(path)
-
-
 def test_mmengine_reads_it_inside_of_the_context_alone(hub: Path) -> None:
     torch.save(dict(weight=torch.ones(1, 1), bias=torch.ones(1)), hub / 'linear.pth')
     save_file(dict(weight=torch.ones(1, 1), bias=torch.ones(1)), hub / 'linear.safetensors')

@@ -9,9 +9,10 @@ from mmengine.config import Config
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.config import default_work_dir, merge_options
-from bioattn_mm.run_config.model_check import check_initial_weights, state_dict_of
-from bioattn_mm.run_config.runner import LATE
+from bioattn_mm.training.config.loading import default_work_dir
+from bioattn_mm.training.config.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.training.config.options import merge_options
+from bioattn_mm.training.runner import LATE
 
 from ..tools.running import ROOT
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import check_new, unique_name
+from bioattn_mm.runtime.files import check_new, unique_name
 
 
 def test_files_of_a_report(tmp_path: Path) -> None:

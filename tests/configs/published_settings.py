@@ -29,6 +29,7 @@ SOURCES = dict(
     'TransNeXt, ConViT, PerViT, RVT and VARS is made from and agrees with',
     convit_paper='ConViT (ICML 2021), section 3, of the models with 64 channels a head',
     swin_in1k='Swin, swin-small_16xb64_in1k in mmpretrain',
+    gab='GAB, train.py of the authors (github.com/kmbmjn/GaussianAttentionBias), with the settings of its appendix',
     gfnet='GFNet, default of the released training code (github.com/raoyongming/GFNet)',
     timm_sw="timm, recipe 'sw' of vit_relpos_*_patch16_224: Swin's, with averaged weights; decay of timm's train.py",
     chosen='chosen here: the system has no published detectors or segmentors',
@@ -54,12 +55,15 @@ SWIN_BACKBONE = r'baselines/\w+_swin_'
 CONVNEXT = r'baselines/\w+_convnext_'
 MULTI_SCALE_3X = r'gab/mask_rcnn_swin'
 PLAIN = rf'(convit|pervit|vars)/|{GAB_VIT}'
-IN1K = r'\w+/[\w-]+_in1k'
+IN1K = r'\w+/[\w-]+_(in1k|in100|cifar100)'  # CIFAR-100 and a part of the classes have the same recipe
+HUNDRED_CLASSES = r'\w+/[\w-]+_(in100|cifar100)'
+# GAB's small data sets, and PACS of VARS.
+SMALL_DATA, GAB_SMALL_DATA = r'(gab|vars)/[\w-]+_1xb64_', r'gab/[\w-]+_1xb64_'
 FINETUNE = rf'{IN1K}-384px'
-TRANSNEXT_IN1K = r'transnext/[\w-]+_in1k'
-CONVIT_PLUS = r'convit/[\w-]+-plus_'
+TRANSNEXT_IN1K = r'transnext/[\w-]+_(in1k|cifar100)'
+CONVIT_PLUS = r'convit/[\w-]+-plus[-_]'
 GAB_IN1K = r'gab/[\w-]+_in1k'
-GAB_VIT_IN1K = r'gab/(gabvit|vit-relpos)-'
+GAB_VIT_IN1K = r'gab/(gabvit|vit-relpos)-[\w-]+_in1k'
 GFNET = 'vars/gfnet-'
 LAYER_DECAY = [0.9**layers for layers in range(13, 0, -1)]
 
@@ -82,14 +86,8 @@ ERASING = dict(
 BICUBIC = dict(backend='pillow', interpolation='bicubic')
 JITTER = [
     FLIP,
-    (
-        'RandomResize',
-        dict(scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True),
-    ),
-    (
-        'RandomCrop',
-        dict(crop_type='absolute', crop_size=(1024, 1024), recompute_bbox=True, allow_negative_crop=True),
-    ),
+    ('RandomResize', dict(scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True)),
+    ('RandomCrop', dict(crop_type='absolute', crop_size=(1024, 1024), recompute_bbox=True, allow_negative_crop=True)),
 ]
 CROP_640 = [
     (
@@ -100,13 +98,21 @@ CROP_640 = [
             max_size=2560,
         ),
     ),
-    (
-        'RandomCrop',
-        dict(crop_type='absolute', crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True),
-    ),
+    ('RandomCrop', dict(crop_type='absolute', crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True)),
 ]
 WITH_OBJECTS = ('FilterAnnotations', dict(min_gt_bbox_wh=(1e-5, 1e-5), by_mask=True))
 CROP_512 = ('RandomCrop', dict(crop_size=(512, 512), cat_max_ratio=0.75))
+
+
+ROTATED_CROPS = [
+    ('NumpyToPIL', dict(to_rgb=True)),
+    ('torchvision/RandomResizedCrop', dict(size=256, scale=(0.8, 1.0))),
+    ('torchvision/RandomRotation', dict(degrees=15)),
+    ('torchvision/ColorJitter', dict(brightness=0.4, contrast=0.4, saturation=0.4)),
+    ('torchvision/RandomHorizontalFlip', {}),
+    ('torchvision/CenterCrop', dict(size=224)),
+    ('PILToNumpy', dict(to_bgr=True)),
+]
 
 
 def multi_scale_crops(long_side: int) -> list:
@@ -122,10 +128,10 @@ def augmented_crops(size: int) -> list:
     return [crop, FLIP, ('RandAugment', RAND_AUGMENT), ('RandomErasing', ERASING)]
 
 
-def centre_crop(short_side: int, size: int) -> list:
+def centre_crop(short_side: int, size: int, interpolation: str = 'bicubic') -> list:
     """The test pipeline of DeiT."""
     return [
-        ('ResizeEdge', dict(scale=short_side, edge='short', **BICUBIC)),
+        ('ResizeEdge', dict(scale=short_side, edge='short', backend='pillow', interpolation=interpolation)),
         ('CenterCrop', dict(crop_size=size)),
     ]
 
@@ -214,12 +220,7 @@ SETTINGS = [
         {'backbone.pos_embed', 'backbone.cls_token', 'flat', 'gaussian', 'query_embed', 'query_feat', 'level_embed'},
         'mmseg',
     ),
-    (
-        rf'{GAB_SWIN}|{SWIN_BACKBONE}',
-        'no weight decay',
-        {'relative_position_bias_table', 'norm', 'gaussian'},
-        'swin',
-    ),
+    (rf'{GAB_SWIN}|{SWIN_BACKBONE}', 'no weight decay', {'relative_position_bias_table', 'norm', 'gaussian'}, 'swin'),
     (CONVNEXT, 'no weight decay', {'flat'}, 'convnext'),
     (
         r'baselines/mask2former_convnext',
@@ -529,7 +530,7 @@ SETTINGS = [
     (IN1K, 'optimizer', adamw(1e-3, 0.05), 'deit_in1k'),
     (FINETUNE, 'optimizer', adamw(1e-5, 0.05), 'transnext'),
     (CONVIT_PLUS, 'optimizer', adamw(4e-4, 0.05), 'convit_paper'),
-    (r'pervit/pervit-tiny_', 'optimizer', adamw(1e-3, 0.03), 'pervit'),
+    (r'pervit/pervit-tiny', 'optimizer', adamw(1e-3, 0.03), 'pervit'),
     (TRANSNEXT_IN1K, 'gradient clipping', 1.0, 'transnext'),
     (GAB_IN1K, 'gradient clipping', 5.0, 'swin_in1k'),
     (GFNET, 'gradient clipping', 1.0, 'gfnet'),
@@ -539,7 +540,12 @@ SETTINGS = [
         {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias', 'flat'},
         'transnext',
     ),
-    (r'convit/[\w-]+_in1k', 'no weight decay', {'backbone.pos_embed', 'backbone.cls_token', 'flat'}, 'convit'),
+    (
+        r'convit/[\w-]+_(in1k|in100|cifar100)',
+        'no weight decay',
+        {'backbone.pos_embed', 'backbone.cls_token', 'flat'},
+        'convit',
+    ),
     (r'(pervit|vars)/[\w-]+_in1k', 'no weight decay', {'backbone.pos_embed', 'flat'}, 'deit_in1k'),
     (GAB_IN1K, 'no weight decay', {'relative_position_bias_table', 'gaussian', 'flat'}, 'swin_in1k'),
     (IN1K, 'loop', dict(epochs=300, validation=1), 'deit_in1k'),
@@ -548,7 +554,7 @@ SETTINGS = [
     (IN1K, 'schedule', warm_up_and_cosine(5), 'deit_in1k'),
     (FINETUNE, 'schedule', [], 'transnext'),
     (CONVIT_PLUS, 'schedule', warm_up_and_cosine(5, start_factor=2.5e-3), 'convit_paper'),
-    (r'pervit/pervit-medium_', 'schedule', warm_up_and_cosine(20), 'pervit'),
+    (r'pervit/pervit-medium', 'schedule', warm_up_and_cosine(20), 'pervit'),
     (GAB_IN1K, 'schedule', warm_up_and_cosine(20), 'swin_in1k'),
     (IN1K, 'best checkpoint', 'accuracy/top1', 'transnext'),
     # Average of the weights: 1 - decay. RVT's code keeps one beside the weights that it validates and publishes.
@@ -571,6 +577,7 @@ SETTINGS = [
     (IN1K, 'mixed images', [('Mixup', 0.8), ('CutMix', 1.0)], 'deit_in1k'),
     (FINETUNE, 'mixed images', [('Mixup', 0.8)], 'transnext'),
     (IN1K, 'head', dict(classes=1000, label_smoothing=0.1), 'deit_in1k'),
+    (HUNDRED_CLASSES, 'head', dict(classes=100, label_smoothing=0.1), 'deit_in1k'),
     (IN1K, 'batch norm over all GPUs', False, 'deit_in1k'),
     (r'transnext/transnext-micro', 'drop path', 0.15, 'transnext'),
     (r'transnext/transnext-tiny', 'drop path', 0.25, 'transnext'),
@@ -578,6 +585,8 @@ SETTINGS = [
     (r'transnext/transnext-base', 'drop path', 0.6, 'transnext'),
     (r'transnext/transnext-small_\w+-384px', 'drop path', 0.7, 'transnext'),
     (r'transnext/transnext-base_\w+-384px', 'drop path', 0.8, 'transnext'),
+    (r'transnext/transnext-2m', 'drop path', 0.15, 'chosen'),
+    (r'(pervit/deit-|convit/)[\w-]+_(in1k|in100|cifar100)', 'drop path', 0.1, 'deit_in1k'),
     (r'pervit/pervit-tiny', 'drop path', 0.0, 'pervit'),
     (r'pervit/pervit-small', 'drop path', 0.1, 'pervit'),
     (r'pervit/pervit-medium', 'drop path', 0.2, 'pervit'),
@@ -592,5 +601,43 @@ SETTINGS = [
     *(
         (rf'transnext/transnext-{arch}_\w+-384px', 'weights', transnext_weights(arch), 'transnext')
         for arch in ('small', 'base')
+    ),
+    # Small data sets: GAB's, and PACS, of whose training VARS says nothing.
+    (SMALL_DATA, 'images per GPU', 64, 'gab'),
+    (SMALL_DATA, 'base batch size', 64, 'gab'),
+    (SMALL_DATA, 'optimizer', dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=5e-4), 'gab'),
+    (SMALL_DATA, 'no weight decay', {'gaussian'}, 'gab'),
+    (SMALL_DATA, 'loop', dict(epochs=200, validation=1), 'gab'),
+    (SMALL_DATA, 'schedule', [dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=200)], 'gab'),
+    (SMALL_DATA, 'best checkpoint', 'accuracy/top1', 'gab'),
+    (SMALL_DATA, 'averaged weights', None, 'gab'),
+    (SMALL_DATA, 'repeated augmentation', 1, 'gab'),
+    (SMALL_DATA, 'training images', ROTATED_CROPS, 'gab'),
+    (SMALL_DATA, 'test images', centre_crop(256, 224, 'bilinear'), 'gab'),
+    (SMALL_DATA, 'mixed images', [], 'gab'),
+    (SMALL_DATA, 'batch norm over all GPUs', False, 'gab'),
+    *(
+        (
+            rf'vars/rvt-tiny-{name}_1xb64_pacs',
+            'weights',
+            f'checkpoints/vars_rvt_tiny_{name}.pth'.replace('-', '_'),
+            'vars',
+        )
+        for name in ('performer', 'vars-s', 'vars-d', 'vars-sd')
+    ),
+    (SMALL_DATA, 'drop path', 0.0, 'gab'),
+    (r'transnext/(pvt-|transnext-tiny-without-position-bias_)', 'position bias', None, 'transnext'),
+    (r'transnext/transnext-tiny-relative-position-bias_', 'position bias', ('interpolate', 224), 'transnext'),
+    *((rf'vars/rvt-tiny-vars-d-{steps}-steps_', 'steps', steps, 'vars_paper') for steps in (1, 7)),
+    (r'transnext/pvt-', 'drop path', 0.15, 'chosen'),
+    (r'transnext/pvt-v2-b1', 'drop path', 0.1, 'chosen'),
+    (GAB_SMALL_DATA, 'position bias drawn anew', True, 'gab'),
+    *(
+        (SMALL_DATA + name, 'head', dict(classes=classes, label_smoothing=None), 'gab')
+        for name, classes in dict(pet=37, caltech101=102, cars=196, dogs=120, pacs=7).items()
+    ),
+    *(
+        (rf'gab/[\w-]+-{arch}_1xb64_', 'weights', f'{TIMM}/vit_relpos_{arch}_patch16_224-sw-{digest}.pth', 'timm')
+        for arch, digest in dict(small='ec2778b4', medium='11c174af', base='49049aed').items()
     ),
 ]

@@ -7,7 +7,7 @@ import torch
 import yaml
 from mmengine.config import Config
 
-from bioattn_mm.run_config.model_check import model_of
+from bioattn_mm.training.config.model_check import model_of
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy')

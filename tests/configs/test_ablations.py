@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bioattn_mm.run_config.installed import find_config
-from bioattn_mm.run_config.model_check import model_of
+from bioattn_mm.training.config.model_check import model_of
+from bioattn_mm.training.installed import find_config
 
 from .reading import ABLATIONS, CONFIGS, ROOT, parse, stated
 

@@ -14,28 +14,24 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
 
-from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
-from bioattn_mm.run_config.mini import make_mini
+from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_image
+from bioattn_mm.training.config.mini import make_mini
 
 from .reading import ABLATIONS, CONFIGS, ROOT, parse, shared_model, stated
 
 # Parameters in millions as the paper prints them. UperNet's include the auxiliary head, which is left out at test
 # time; the ImageNet classifier counts in none of them.
-PARAMETERS = dict(
-    upernet_tiny_ade20k='59',
-    upernet_small_ade20k='80',
-    upernet_base_ade20k='121',
-    mask2former_tiny_ade20k='47.5',
-    mask2former_small_ade20k='69.0',
-    mask2former_base_ade20k='109',
-    mask_rcnn_tiny_coco='47.9',
-    mask_rcnn_small_coco='69.3',
-    mask_rcnn_base_coco='109.2',
-    dino_4scale_tiny_coco='47.8',
-    dino_5scale_tiny_coco='48.1',
-    dino_5scale_small_coco='69.6',
-    dino_5scale_base_coco='110',
-)
+PARAMETERS = {
+    f'{framework}_{arch}_{data}': number
+    for framework, data, numbers in (
+        ('upernet', 'ade20k', dict(tiny='59', small='80', base='121')),
+        ('mask2former', 'ade20k', dict(tiny='47.5', small='69.0', base='109')),
+        ('mask_rcnn', 'coco', dict(tiny='47.9', small='69.3', base='109.2')),
+        ('dino_4scale', 'coco', dict(tiny='47.8')),
+        ('dino_5scale', 'coco', dict(tiny='48.1', small='69.6', base='110')),
+    )
+    for arch, number in numbers.items()
+}
 
 
 def read(name: str, system: str = 'transnext') -> Config:
@@ -279,5 +275,5 @@ def test_classifiers_with_windows_take_miniature_images() -> None:
 )
 def test_metafile_states_the_multiply_adds(path: Path) -> None:
     config = parse(path)
-    measured = multiply_adds(Network(config), random_images(1, default_size(config), 'cpu'))
+    measured = multiply_adds(Network(config), random_image(default_size(config)))
     assert f'{measured["flops"] / 1e9:.2f}' == f'{stated(path)["FLOPs (G)"]:.2f}'

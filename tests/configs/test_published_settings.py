@@ -10,10 +10,13 @@ from mmengine.dataset import Compose
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATA_SAMPLERS, MODELS, PARAM_SCHEDULERS, init_default_scope
 
-from .published_settings import SETTINGS, SOURCES
-from .reading import CONFIGS, parse, shared_model
+from bioattn_mm.systems.transnext.ablations.position_biases import NoPositionBias
+from bioattn_mm.systems.transnext.position_bias import PositionBias
 
-NAMES = {f'{path.parent.name}/{path.stem}': path for path in CONFIGS}
+from .published_settings import SETTINGS, SOURCES
+from .reading import ABLATIONS, CONFIGS, parse, shared_model
+
+NAMES = {f'{path.parts[1]}/{path.stem}': path for path in (*CONFIGS, *ABLATIONS)}
 # Transforms that neither change an image nor choose one.
 UNCHANGING = (
     'LoadImageFromFile',
@@ -56,7 +59,7 @@ def settings_of_optimizer(config: Config, model: torch.nn.Module, no_decay: set[
     """Measured on the groups of the built optimizer."""
     wrapper = build_optim_wrapper(model, config.optim_wrapper)
     defaults = wrapper.optimizer.defaults
-    parameters = dict(model.named_parameters())
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     names = {id(parameter): name for name, parameter in parameters.items()}
     groups = {
         names[id(parameter)]: group for group in wrapper.optimizer.param_groups for parameter in group['params']
@@ -78,7 +81,7 @@ def settings_of_optimizer(config: Config, model: torch.nn.Module, no_decay: set[
     return {
         'optimizer': dict(
             type=type(wrapper.optimizer).__name__,
-            **{key: defaults[key] for key in ('lr', 'betas', 'weight_decay')},
+            **{key: defaults[key] for key in ('lr', 'betas', 'momentum', 'weight_decay') if key in defaults},
         ),
         'precision': type(wrapper).__name__,
         'gradient clipping': wrapper.clip_grad_kwargs and wrapper.clip_grad_kwargs['max_norm'],
@@ -185,25 +188,36 @@ def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, objec
     if hasattr(model.backbone, 'blocks') and config.default_scope != 'mmpretrain':
         measured['pyramid'] = model.neck.strides
     if backbone.type == 'bioattn_mm.TransNeXt':
-        (mode,) = {module.bias_mode for module in model.backbone.modules() if hasattr(module, 'train_grid')}
+        biases = [module for module in model.backbone.modules() if isinstance(module, PositionBias)]
+        modes = {bias.bias_mode for bias in biases if not isinstance(bias, NoPositionBias)}
+        measured['position bias'] = None  # of ablations without one, such as PVTv2
+    if backbone.type == 'bioattn_mm.TransNeXt' and modes:
+        (mode,) = modes
         bias = model.backbone.stages[0].blocks[0].attn.position_bias
         grid = bias.train_grid if mode == 'interpolate' else bias.pretrain_grid
         size = 4 * grid[0]
         assert grid == (size // 4, size // 4)
         overrides = config.get('tta_overrides')
         measured['position bias'] = (mode, size, *([overrides.model.backbone.bias_mode] if overrides else []))
+    if 'new_position_bias' in backbone:
+        measured['position bias drawn anew'] = model.backbone.new_position_bias
     if backbone.type == 'bioattn_mm.VARS':
-        measured['steps'] = backbone.get('num_steps', 3) if backbone.attention.startswith('vars') else None
+        measured['steps'] = (
+            None if backbone.attention in ('softmax', 'performer', 'global_filter') else backbone.get('num_steps', 3)
+        )
     return measured
 
 
 def classifier(model: torch.nn.Module, config: Config) -> dict[str, object]:
     mixing = model.data_preprocessor.batch_augments
-    assert mixing.probs is None  # all with the same probability
+    assert not mixing or mixing.probs is None  # all with the same probability
     averages = [hook.momentum for hook in config.custom_hooks if hook.type == 'bioattn_mm.ShardableEMAHook']
     return {
-        'mixed images': [(type(augment).__name__, augment.alpha) for augment in mixing.augments],
-        'head': dict(classes=model.head.fc.out_features, label_smoothing=model.head.loss_module.label_smooth_val),
+        'mixed images': [(type(augment).__name__, augment.alpha) for augment in (mixing.augments if mixing else [])],
+        'head': dict(
+            classes=model.head.fc.out_features,
+            label_smoothing=getattr(model.head.loss_module, 'label_smooth_val', None),
+        ),
         'averaged weights': averages[0] if averages else None,
     }
 

@@ -23,11 +23,11 @@ from mmengine.config import Config
 from mmseg.datasets import ADE20KDataset
 from PIL import Image
 
-from bioattn_mm.run_config.installed import find_config
+from bioattn_mm.training.installed import find_config
 
 from .. import parity
-from ..models.classifiers import released_file
 from ..own_folders import draw, write_coco_folder, write_images
+from ..systems.timm_models.classifiers import released_file
 from ..tools.random_weights import random_checkpoint
 from ..tools.small_images import small_training
 from ..tools.user_folder import make_user_folder

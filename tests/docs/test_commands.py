@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from bioattn_mm.cli import main as bioattn_command
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.installed import find_configs
+from bioattn_mm.training.installed import find_configs
 
 from .blocks import ROOT, Block, Command, inline_code, pages, read_blocks
 
@@ -29,7 +29,7 @@ SHOWN = {block.file for page in pages() for block in read_blocks(page) if block.
 OPTIONS_OF_OTHERS = {
     'pip': ['--no-build-isolation', '--no-deps', '--extra-index-url'],
     'mkdocs': ['--strict'],
-    'docker': ['--build-arg', '--gpus', '--shm-size', '--user'],
+    'docker': ['--build-arg', '--gpus', '--shm-size', '--user', '--volume'],
 }
 
 
@@ -146,7 +146,7 @@ def check_make(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
             if name == 'CONFIG':
                 check_config(value)
             for extra in value.split() if name == 'EXTRA' else ():
-                assert f'.ready-{extra}:' in makefile, f'make setup has no EXTRA={extra}'
+                assert (ROOT / f'requirements/{extra}.txt').is_file(), f'make setup has no EXTRA={extra}'
         else:
             assert re.search(rf'^{name}:', makefile, re.MULTILINE), f'make has no target {name}'
 

@@ -80,16 +80,16 @@ TWO = {r'\b8\b': '2'}
 TABLE: dict[str, Row | dict[str, Row]] = {
     'README.md': {
         'Install': Run(but=SETS_UP),
+        'Install, 2': MAKES,
         "Predict with the authors' weights": Run(),
-        "Predict with the authors' weights, 2": Run(
+        'Train on your own data': Run(),
+        'A backbone in three libraries': Run(
             given=('hf://DaiShiResearch/transnext-tiny-224-1k/transnext_tiny_224_1k.pth',)
         ),
-        'Train on your own data': Run(),
-        'Two commands': MAKES,
     },
     'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': NotRun('it is the test suite')},
     'docs/analysis.md': {
-        'Any backbone': Run(),
+        'Look into a model': Run(),
         'Under corruption and attack': Run(),
         'During training': Run(),
     },
@@ -99,7 +99,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/export.md': {
         'Export': Run(but=SETS_UP),
         'Through torch.export': Run(),
-        'Smaller files': Run(),
+        'In int8': Run(),
         'Without PyTorch': NotRun('it installs packages; tests/package/check.sh does it'),
         'Without PyTorch, 2': RunBy('tests/runtime/test_page.py'),
     },
@@ -108,7 +108,6 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Install': INSTALLS,
         'From source': Run(but=SETS_UP),
         'From source, 2': INSTALLS,
-        'From source, 3': INSTALLS,
         'Two commands': MAKES,
         'Commands and configs': Run(),
         'mim': NotRun('it installs packages; tests/package/check.sh does it'),
@@ -119,10 +118,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
             but={'NNODES=2': 'two machines', 'GPUS=16': 'Slurm; tests/tools/test_distributed.py has a stand-in'},
         ),
         'Multi-GPU and faults, 2': Run(),
-        'Models too large for one GPU': Run(
-            words={'upernet_base': 'upernet_micro', **TWO},
-            but={'deepspeed': 'DeepSpeed is not installed; tests/engine/test_strategies.py'},
-        ),
+        'Models too large for one GPU': Run(words={'upernet_base': 'upernet_micro', **TWO}),
         'Models too large for one GPU, 2': Run(
             words={r'work_dirs/\S+160000\.pth': 'upernet_tiny.pth'}, given=('upernet_tiny.pth',)
         ),
@@ -147,13 +143,12 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/other_libraries.md': RunBy('tests/hosts/test_other_libraries.py'),
     'docs/own_data.md': RunBy('tests/tools/test_own_data_page.py'),
     'docs/position_bias.md': {
-        'TransNeXt': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'}),
-        'TransNeXt, 2': Run(),
+        'Position bias at any size': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'}),
+        'TransNeXt': Run(),
     },
     'docs/predict.md': {
         'Predict': Run(but={'exported': 'docs/export.md does it'}),
         'Predict, 2': Run(given=('work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth',)),
-        'Small objects in large images': Run(given=('work_dirs/transnext/mask_rcnn_micro_coco_mini/iter_200.pth',)),
         'Formats': Run(given=('mask_rcnn_tiny.pth',)),
         "The authors' weights": Run(),
         'In Python': Run(),
@@ -161,24 +156,30 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     },
     'docs/results.md': NotRun('it trains for hours; tests/docs/test_results.py compares the page with its records'),
     **{
-        f'docs/systems/{system}.md': {'The idea': Run(), 'The idea, 2': Run(), 'Ablations': Run()}
-        for system in ('convit', 'pervit', 'vars')
+        f'docs/systems/{name.lower()}.md': {name: Run(), f'{name}, 2': Run(), 'Ablations': Run()}
+        for name in ('ConViT', 'PerViT', 'VARS')
     },
-    'docs/systems/gab.md': {'The idea': Run(), 'The idea, 2': Run()},
-    'docs/systems/transnext.md': {'The idea': Run(), 'The idea, 2': Run(), 'Ablations': Run(), 'Ablations, 2': Run()},
+    'docs/systems/gab.md': {'GAB': Run(), 'GAB, 2': Run()},
+    'docs/systems/transnext.md': {
+        'TransNeXt': Run(),
+        'TransNeXt, 2': Run(),
+        'Ablations': Run(),
+        'Ablations, 2': Run(),
+    },
     'docs/three_ways.md': RunBy('tests/test_three_ways.py'),
     'docs/training.md': {
         'Train and test': Run(),
         'Train and test, 2': Run(),
         'Logs': Run(),
-        'Data': NotRun('it needs ADE20K; tests/datasets/test_panoptic_data.py converts a drawn one'),
+        'Data': NotRun('it needs ADE20K; tests/data/test_panoptic_data.py converts a drawn one'),
         'Data from shards': Run(),
         'Mask2Former': Run(),
         'Weights': Run(alone=True),
         'ImageNet': Run(words={'--test-set r': '--test-set val'}),  # of ImageNet-R there is no miniature
         'ImageNet, 2': Run(alone=True),
     },
-    'docs/troubleshooting.md': {'Colab': NotRun('it is for a machine of Colab')},
+    'docs/what_has_run.md': Run(),
+    'docs/troubleshooting.md': {'Troubleshooting': Run(), 'Colab': NotRun('it is for a machine of Colab')},
 }
 
 BLOCKS = {(block.page, block.name): block for page in pages() for block in read_blocks(page)}
@@ -188,8 +189,8 @@ ROWS = {
     for name, row in (rows.items() if isinstance(rows, dict) else ((name, rows) for of, name in BLOCKS if of == page))
 }
 # The other blocks of the page run.
+ROWS['docs/gallery.md', 'Analysis gallery'] = NotRun('it runs all blocks of the page')
 ROWS['docs/gallery.md', 'The models'] = NotRun('it trains for an hour, on data that not everybody has')
-ROWS['docs/gallery.md', 'Training log'] = NotRun('it is the log of that training; docs/training.md draws another one')
 ROWS['docs/gallery.md', 'VARS, figure 6'] = Run(words={r'\S+data_root=work_dirs/results': 'launcher=none --mini'})
 RUN = [key for key, row in ROWS.items() if isinstance(row, Run) and key in BLOCKS]
 

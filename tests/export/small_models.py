@@ -14,10 +14,7 @@ BACKBONES = {
     'TransNeXt, interpolated': dict(TRANSNEXT, bias_mode='interpolate', img_size=224),
     'TransNeXt, pool_size': dict(TRANSNEXT, pool_size=4),
     'ConViT': dict(
-        type='ConViT',
-        arch=dict(embed_dims=16, num_layers=2, num_heads=4),
-        local_up_to_layer=1,
-        out_indices=(0, 1),
+        type='ConViT', arch=dict(embed_dims=16, num_layers=2, num_heads=4), local_up_to_layer=1, out_indices=(0, 1)
     ),
     'PerViT': dict(
         type='PerViT',

@@ -13,8 +13,8 @@ from bioattn_mm.errors import InputError  # noqa: E402
 from bioattn_mm.export.formats import check_outputs, runner_of  # noqa: E402
 from bioattn_mm.export.onnx_file import write_onnx  # noqa: E402
 from bioattn_mm.export.program import trace_portable  # noqa: E402
-from bioattn_mm.layers import AggregatedAttention, LengthScaledAttention, LogCPB  # noqa: E402
-from bioattn_mm.layers.gaussian_relative_attention import GaussianRelPosAttention  # noqa: E402
+from bioattn_mm.systems.gab.vit_attention import GaussianRelPosAttention  # noqa: E402
+from bioattn_mm.systems.transnext import AggregatedAttention, LengthScaledAttention, LogCPB  # noqa: E402
 
 HEADS = 4
 PATCH = 4
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         return tuple(layer(tokens) for layer in self.layers)
 
 
-@pytest.mark.parametrize('grid', [(4, 4), (4, 7)])
+@pytest.mark.parametrize('grid', [(4, 4), pytest.param((4, 7), marks=pytest.mark.slow)])
 def test_axes_of_one_length(grid: tuple[int, int], tmp_path: Path) -> None:
     """As many rows of tokens as heads, and as channels of a head."""
     torch.manual_seed(0)

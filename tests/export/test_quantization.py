@@ -13,7 +13,7 @@ import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 
 from bioattn_mm.errors import InputError  # noqa: E402
-from bioattn_mm.export.quantization import size_nodes, to_float16, to_int8  # noqa: E402
+from bioattn_mm.export.quantization import size_nodes, to_int8  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
 from bioattn_mm.runtime.backends import BACKENDS  # noqa: E402
 
@@ -87,17 +87,6 @@ def exported(tmp_path: Path) -> Path:
 def test_only_what_depends_on_the_image_depends_on_it(exported: Path) -> None:
     names = {node.name for node in size_nodes(onnx.load(exported).graph) if node.name}
     assert names == {'cpb_first', 'cpb_second'}
-
-
-def test_float16_halves_the_weights(exported: Path) -> None:
-    path = to_float16(exported)
-    assert path.name == 'model_float16.onnx'
-    graph = onnx.load(path).graph
-    types = {weight.name: weight.data_type for weight in graph.initializer}
-    assert types['patch_float16'] == types['query_weight_float16'] == onnx.TensorProto.FLOAT16
-    assert types['cpb_weight'] == onnx.TensorProto.FLOAT and types['classes'] == onnx.TensorProto.FLOAT
-    assert path.stat().st_size < exported.stat().st_size - 2 * DIMS * (2 * DIMS + 3 * 16)
-    compare(exported, path, difference=0.01, same=0.99)
 
 
 def test_int8_leaves_attention_as_it_is(exported: Path, tmp_path: Path) -> None:

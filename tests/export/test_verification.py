@@ -5,7 +5,7 @@ import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
-from bioattn_mm.export.verification import drops, largest_difference
+from bioattn_mm.export.verification import largest_difference
 
 TEST_CFG = dict(score_thr=0.05, max_per_img=3)
 
@@ -68,16 +68,3 @@ def test_of_masks() -> None:
     own, other = detections((0, 0.9, 1), (50, 0.4, 2)), detections((50, 0.4, 2), (0, 0.9, 1))
     own.pred_instances.masks, other.pred_instances.masks = masks, others
     assert largest_difference(own, other, TEST_CFG) == pytest.approx(5 / 20_000, abs=1e-9)
-
-
-def test_drops_are_points_of_100() -> None:
-    nan = float('nan')
-    metrics = {
-        'mIoU': dict(PyTorch=40.0, float16=39.5, int8=37.0),
-        'aAcc': dict(PyTorch=90.0, float16=10.0, int8=10.0),  # is not bounded
-        'coco/bbox_mAP': dict(PyTorch=0.4, float16=0.41, int8=0.35),
-        'coco/segm_mAP': dict(PyTorch=nan, float16=0.1, int8=nan),
-    }
-    assert drops(metrics) == pytest.approx(dict(float16=0.5, int8=5.0))
-    assert drops(dict(mIoU=dict(PyTorch=1.0, int8=nan))) == dict(int8=float('inf'))
-    assert drops(dict(aAcc=dict(PyTorch=1.0, int8=0.0))) == {}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bioattn_mm.datasets.mini import make_mini_datasets
-from tests.engine.ranks import run_program
+from bioattn_mm.data.mini import make_mini_datasets
+from tests.training.ranks import run_program
 
 
 @pytest.fixture(scope='session')

@@ -8,8 +8,8 @@ import torch
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 
-from bioattn_mm.on_meta import on_meta
-from bioattn_mm.run_config.config import load_config
+from bioattn_mm.checkpoints.meta_models import on_meta
+from bioattn_mm.training.config.loading import load_config
 from tests.docs.blocks import Block, read_blocks
 from tests.hosts.inputs import inputs_for
 
@@ -20,13 +20,8 @@ CONFIGS = [block for block in BLOCKS if not block.file.startswith('configs/')]
 CHANNELS = {'48': '24', '96': '48', '192': '72', '384': '96'}
 NARROW = 'arch=dict(embed_dims=(24, 48, 72, 96), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))'
 # The others are in `make test-all`.
-REPRESENTATIVES = (
-    'rtmdet.py',
-    'faster_rcnn_convit.py',
-    'cascade_rcnn_dinov2.py',
-    'pspnet_convnext.py',
-    'semantic_fpn.py',
-)
+QUICK = ('rtmdet.py', 'semantic_fpn.py')
+SLOW = ('faster_rcnn_convit.py', 'cascade_rcnn_dinov2.py', 'pspnet_convnext.py')
 
 
 def test_page_has_five_of_each_library() -> None:
@@ -39,7 +34,13 @@ def test_page_has_five_of_each_library() -> None:
 @pytest.mark.parametrize(
     'block',
     [
-        pytest.param(block, id=block.file, marks=() if block.file in REPRESENTATIVES else pytest.mark.every_config)
+        pytest.param(
+            block,
+            id=block.file,
+            marks=()
+            if block.file in QUICK
+            else getattr(pytest.mark, 'slow' if block.file in SLOW else 'every_config'),
+        )
         for block in CONFIGS
     ],
 )

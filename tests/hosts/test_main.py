@@ -45,10 +45,12 @@ def test_script_runs_as_it_does_alone(script: Path, python: Callable) -> None:
     assert alone[-1] is False
 
 
+@pytest.mark.slow
 def test_spawned_processes_import_the_package_before_the_script(script: Path, python: Callable) -> None:
     python('-m', 'bioattn_mm', 'scripts/spawning.py')
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun(script: Path, python: Callable) -> None:
     process = python(
         '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'bioattn_mm',

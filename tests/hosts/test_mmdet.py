@@ -92,10 +92,10 @@ def test_inference_apis(place: Path, tested: list[dict], forked: Callable) -> No
     assert results['mask_rcnn']['inferencer'] == pytest.approx(expected)
     assert results['mask_rcnn']['detector'] == pytest.approx(expected)
     assert len(results['mask_rcnn']['masks']) == 20
-    assert results['dino']['type'] == 'bioattn_mm.models.detectors.dino.CompatibleDINO'
+    assert results['dino']['type'] == 'bioattn_mm.mmcv_ops.dino.CompatibleDINO'
     assert len(results['dino']['detector']) == 20
     assert results['dino']['inferencer'] == pytest.approx(results['dino']['detector'])
-    assert results['stock'] == ['bioattn_mm.models.backbones.transnext', 100]
+    assert results['stock'] == ['bioattn_mm.systems.transnext.backbone', 100]
     for weights in ('trained/epoch_1.pth', 'dino.pth'):
         drawn = mmcv.imread(str(place / f'drawn_{weights}' / 'vis' / Path(image).name))
         original = mmcv.imread(str(place / image))

@@ -36,6 +36,7 @@ def trained(place: Path, forked: Callable) -> Path:
     return place / 'segmentor'
 
 
+@pytest.mark.slow
 def test_inference_apis_and_test(place: Path, trained: Path, forked: Callable) -> None:
     process = forked(
         '-m', 'bioattn_mm', 'mmseg/.mim/tools/test.py', UPERNET, trained / 'iter_2.pth', '--work-dir', 'labelled',

@@ -12,8 +12,8 @@ from timm.models import _registry
 from torch import Tensor, nn
 
 from tests.docs.blocks import read_blocks
-from tests.models.classifiers import NAMES, SMALL
 from tests.needs import module_needs
+from tests.systems.timm_models.classifiers import NAMES, SMALL
 
 pytestmark = module_needs('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers')
 
@@ -29,12 +29,7 @@ ARCH['VARS'] = {**ARCH['VARS'], 'depths': [2, 2]}
 # Heads of transformers, made small.
 COMMON = dict(num_queries=5, num_labels=3, encoder_layers=1, decoder_layers=1)
 DETR = dict(
-    COMMON,
-    d_model=32,
-    encoder_ffn_dim=32,
-    decoder_ffn_dim=32,
-    encoder_attention_heads=2,
-    decoder_attention_heads=2,
+    COMMON, d_model=32, encoder_ffn_dim=32, decoder_ffn_dim=32, encoder_attention_heads=2, decoder_attention_heads=2
 )
 RT_DETR = dict(DETR, encoder_hidden_dim=32, decoder_in_channels=[32] * 3, num_denoising=2)
 MASK2FORMER = dict(

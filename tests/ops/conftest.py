@@ -16,6 +16,9 @@ from ..needs import needs
 from .cuda_on_cpu import CUDAOnCPU
 
 needs_library, needs_cuda = needs('operators'), needs('CUDA operators')
+# Backends as parameters of a test; the CUDA kernels' source is also compiled for the CPU.
+ON_CUDA = ['cuda on cpu', pytest.param('cuda', marks=needs_cuda)]
+BACKENDS = ['reference', pytest.param('cpu', marks=needs_library), *ON_CUDA]
 # The instruction set that the CPU operators use, and all up to it, the simplest first. Those above are not for tests:
 # who lowers the one in use may have lowered oneDNN's, too.
 IN_USE = torch.ops.bioattn_mm.cpu_capability() if LIBRARY_IS_LOADED else 'none'

@@ -159,11 +159,7 @@ def test_large_logits_stay_finite(backend: str) -> None:
         ('window_bias', torch.zeros(2, 16), r'window_bias.*16 is not the square of an odd number'),
         ('pooled_key', torch.zeros(2, 6, 2, 8), r'pooled_key must be \(B, Ph, Pw, heads, d\)'),
         ('pooled_bias', torch.zeros(2, 4, 7, 2), r'pooled_bias must have shape \(2, 4, 7, 3\)'),
-        (
-            'pooled_bias_rows',
-            torch.zeros(5, 3, dtype=torch.long),
-            r'pooled_bias_rows must have shape \(5, 2\)',
-        ),
+        ('pooled_bias_rows', torch.zeros(5, 3, dtype=torch.long), r'pooled_bias_rows must have shape \(5, 2\)'),
         ('token_weights', torch.zeros(2, 5, 7, 2, 25), r'token_weights must have shape \(2, 5, 7, 2, 9\)'),
         ('value', torch.zeros(2, 5, 7, 2, 8, device='meta'), 'value is on meta, but query is on cpu'),
         ('key', torch.zeros(2, 5, 7, 2, 8).half(), 'key must be torch.float64 to fit query, got torch.float16'),

@@ -57,7 +57,7 @@ def on_cpu(emulation: CUDAOnCPU, name: str = 'aggregated_attention') -> Kernels:
 
 @pytest.fixture(
     params=[
-        'cuda on cpu',
+        pytest.param('cuda on cpu', marks=pytest.mark.slow),
         # By default test_cuda_on_cpu.py tests the functions that are different in it.
         pytest.param('turing on cpu', marks=pytest.mark.every_kernel),
         pytest.param('cuda', marks=needs_cuda),
@@ -268,6 +268,7 @@ def test_keys_and_values_of_one_tensor(kernels: Kernels, dtype: torch.dtype) -> 
         assert torch.equal(result, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('row', [-1, 4, 2**40])
 def test_rows_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU, row: int) -> None:
     # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
@@ -287,6 +288,7 @@ def test_several_chunks_in_a_split(kernels: Kernels) -> None:
     check_against_the_reference(kernels, aggregated_attention_inputs(**SEVERAL_CHUNKS, dtype=torch.float32), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.every_kernel
 def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     kernels = on_cpu(cuda_on_cpu)
@@ -308,6 +310,7 @@ def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     assert not missed
 
 
+@pytest.mark.slow
 def test_every_instruction(cuda_on_cpu: CUDAOnCPU) -> None:
     kernels = on_cpu(cuda_on_cpu)
     for dtype, tolerance in TOLERANCE.items():
@@ -343,7 +346,7 @@ def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
     torch.testing.assert_close(aggregated_attention(**arguments), expected)
 
 
-@pytest.fixture(params=['cpu', pytest.param('cuda', marks=needs_cuda)])
+@pytest.fixture(params=[pytest.param('cpu', marks=pytest.mark.slow), pytest.param('cuda', marks=needs_cuda)])
 def cosine_kernels(request: pytest.FixtureRequest) -> Kernels:
     """Cosine attention, and the device it runs on."""
     if request.param == 'cuda':
@@ -429,6 +432,7 @@ def test_cosine_attention_repeats_itself(cosine_kernels: Kernels) -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
+@pytest.mark.slow
 def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
     inputs = cosine_attention_inputs(dtype=torch.float32)
     inputs.pooled_bias_columns[3, 1] = 13
@@ -436,6 +440,7 @@ def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
         cuda_on_cpu.operators.cosine_attention_forward(list(inputs), False)
 
 
+@pytest.mark.slow
 @pytest.mark.every_kernel
 def test_every_barrier_of_cosine_attention_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     operator, _ = on_cpu(cuda_on_cpu, 'cosine_attention')
@@ -443,8 +448,5 @@ def test_every_barrier_of_cosine_attention_is_needed(cuda_on_cpu: CUDAOnCPU) -> 
     places = barriers_in(COSINE_SOURCE)
     assert len(places) == 4
     for place in places:
-        with (
-            cuda_on_cpu.without_barrier(place),
-            pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
-        ):
+        with cuda_on_cpu.without_barrier(place), pytest.raises(RuntimeError, match='without a barrier|uninitialised'):
             values_and_gradients(operator, inputs)

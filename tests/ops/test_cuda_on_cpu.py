@@ -13,16 +13,19 @@ def emulation(emulation_folder: Path) -> CUDAOnCPU:
     return CUDAOnCPU('faults_on_cpu', emulation_folder, [HERE / 'faults.cu'])
 
 
+@pytest.mark.slow
 def test_no_fault(emulation: CUDAOnCPU) -> None:
     emulation.draw_order()
     assert emulation.operators.run('without_fault').tolist() == list(range(63, -1, -1))
 
 
+@pytest.mark.slow
 def test_asynchronous_copies(emulation: CUDAOnCPU) -> None:
     emulation.draw_order()
     assert emulation.operators.run('copy_to_others').tolist() == list(range(63, -1, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('fault', 'seed', 'message'),
     [
@@ -56,6 +59,7 @@ def test_a_fault(emulation: CUDAOnCPU, fault: str, seed: int, message: str) -> N
         emulation.operators.run(fault)
 
 
+@pytest.mark.slow
 def test_barriers_can_be_left_out(emulation: CUDAOnCPU) -> None:
     source = (HERE / 'faults.cu').read_text().splitlines()
     line = next(number for number, text in enumerate(source, 1) if '__syncthreads' in text)
@@ -64,6 +68,7 @@ def test_barriers_can_be_left_out(emulation: CUDAOnCPU) -> None:
     assert emulation.operators.run('without_fault').sum() == 63 * 32
 
 
+@pytest.mark.slow
 def test_tensors_begin_as_nan(emulation: CUDAOnCPU) -> None:
     emulation.operators.set_seed(0)
     with pytest.raises(RuntimeError, match='outside'):
@@ -78,6 +83,7 @@ def turing(emulation_folder: Path) -> CUDAOnCPU:
     return CUDAOnCPU('turing_faults_on_cpu', emulation_folder, [HERE / 'faults.cu'], 750)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('capability', 'dtype', 'instruction'),
     [
@@ -101,6 +107,7 @@ def test_matrix_product_of_a_warp(
     assert instruction in executed if instruction else not executed
 
 
+@pytest.mark.slow
 def test_matrix_product_keeps_nan_and_infinity(emulation: CUDAOnCPU) -> None:
     a, b, c = torch.ones(16, 24), torch.ones(24, 8), torch.zeros(16, 8)
     a[2, 3], a[5, 7] = float('nan'), -float('nan')

@@ -53,7 +53,6 @@ OTHERS: dict[str, Callable[[random.Random, list[Tensor]], dict]] = {
     'gelu_pool': lambda draw, inputs: dict(grid=(draw.choice((*LENGTHS, 0, -2)), draw.choice(LENGTHS))),
     'peripheral_attention': lambda draw, inputs: dict(eps=draw.choice((1e-5, 1e-2))),
     'relative_bias_attention': lambda draw, inputs: dict(scale=draw.choice((None, 0.5, 0.0))),
-    'sliding_window_qk': lambda draw, inputs: dict(window_size=draw.choice((None, None, 3, -3, 0))),
 }
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.autograd.function import FunctionCtx
 
-from bioattn_mm.layers import ConvGLU
 from bioattn_mm.ops import backends, gated_convolution, gated_convolution_reference
-from tests.ops.conftest import needs_cuda, needs_library
+from bioattn_mm.systems.transnext import ConvGLU
+from tests.ops.conftest import ON_CUDA, needs_cuda, needs_library
 from tests.ops.cuda_on_cpu import CSRC, DEVICE, CUDAOnCPU
 
 KERNELS = CSRC / 'cuda' / 'gated_convolution_cuda.cu'
@@ -41,7 +41,6 @@ class OnCPU(torch.autograd.Function):
 
 
 ON_CPU = pytest.param('cpu', marks=needs_library)
-ON_CUDA = ['cuda on cpu', pytest.param('cuda', marks=needs_cuda)]
 
 
 @pytest.fixture(params=[ON_CPU, *ON_CUDA])

@@ -6,30 +6,17 @@ from functools import partial
 
 import pytest
 import torch
-from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bioattn_mm.layers import LogCPB
 from bioattn_mm.ops import log_cpb, log_cpb_table
 from bioattn_mm.ops.samples import make_log_cpb_table
-from tests.ops.conftest import needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
+from bioattn_mm.systems.transnext import LogCPB
+from tests.ops.conftest import BACKENDS
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, function_of
 
 KERNELS = CSRC / 'cuda' / 'log_cpb_cuda.cu'
+ON_CPU = function_of('log_cpb_table', saved=5, without_gradient=2)  # the CUDA kernels, run on the CPU
 Operator = Callable[..., torch.Tensor]
-
-
-class OnCPU(torch.autograd.Function):
-    """The CUDA kernels, run on the CPU."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(*inputs[:5])
-        return torch.ops.kernels_on_cpu.log_cpb_table(*inputs)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return None, None, *torch.ops.kernels_on_cpu.log_cpb_table_backward(grad, *ctx.saved_tensors)
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -52,19 +39,12 @@ class OperatorCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(
-    params=[
-        'reference',
-        pytest.param('cpu', marks=needs_library),
-        'cuda on cpu',
-        pytest.param('cuda', marks=needs_cuda),
-    ]
-)
+@pytest.fixture(params=BACKENDS)
 def operator(request: pytest.FixtureRequest) -> Operator:
     """Every backend, and the CUDA kernels' source on the CPU, as a function of tensors on the CPU."""
     if request.param == 'cuda on cpu':
         request.getfixturevalue('cuda_on_cpu').draw_order()
-        return OnCPU.apply
+        return ON_CPU
     run = partial(log_cpb_table, backend=request.param)
     if request.param == 'cuda':
         return lambda *tensors: run(*(tensor.cuda() for tensor in tensors)).cpu()
@@ -192,7 +172,7 @@ def test_the_same_in_any_order_of_the_threads(cuda_on_cpu: CUDAOnCPU) -> None:
     results = []
     for _ in range(2):
         cuda_on_cpu.draw_order()
-        results.append(values_and_gradients(OnCPU.apply, arguments))
+        results.append(values_and_gradients(ON_CPU, arguments))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
@@ -200,7 +180,7 @@ def test_three_launches_of_a_layer_forward_and_backward(
     cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda_on_cpu.draw_order()
-    monkeypatch.setattr('bioattn_mm.layers.log_cpb.log_cpb_table', OnCPU.apply)
+    monkeypatch.setattr('bioattn_mm.systems.transnext.position_bias.log_cpb_table', ON_CPU)
     layer, grids = LogCPB(24, (7, 7)), ((5, 7), (5, 7))
     layer.table(*grids)  # makes the coordinates, which are kept for each size
     before = cuda_on_cpu.operators.launches()
@@ -217,4 +197,4 @@ def test_three_launches_of_a_layer_forward_and_backward(
 @pytest.mark.every_kernel
 def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     arguments = make_arguments(rows=9, columns=40, hidden=70, heads=5)
-    cuda_on_cpu.check_that_barriers_are_needed(5, lambda: values_and_gradients(OnCPU.apply, arguments), KERNELS)
+    cuda_on_cpu.check_that_barriers_are_needed(5, lambda: values_and_gradients(ON_CPU, arguments), KERNELS)

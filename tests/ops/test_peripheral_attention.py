@@ -1,13 +1,15 @@
 """Peripheral attention against its formula, written out query by query."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from bioattn_mm.ops import peripheral_attention
-from bioattn_mm.ops.peripheral_attention import PeripheralAttentionInputs, log_phi, log_phi_of_grid, query_chunks
+from bioattn_mm.ops.peripheral_attention import log_phi, query_chunks
+from bioattn_mm.ops.portable import portable_formulas
 from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import check_backends_agree, needs_library
 
@@ -44,7 +46,7 @@ def make_arguments(
 
 def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
     """Equations 5 to 8 of the paper for one query at a time."""
-    x = PeripheralAttentionInputs(**arguments)
+    x = SimpleNamespace(**arguments)
     _, height, width = x.scale.shape
     output = []
     for i in range(height):
@@ -178,12 +180,11 @@ def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str)
 
 
 def test_position_based_attention_keeps_its_precision_under_autocast() -> None:
-    arguments = PeripheralAttentionInputs(**make_arguments(dtype=torch.float32))[3:]
+    arguments = list(make_arguments(dtype=torch.float32).values())[3:]
     height, width = arguments[1].shape[1:]
+    whole = 1e-5, slice(0, height), slice(0, width)
     with torch.autocast('cpu', torch.bfloat16):
-        results = (
-            log_phi(*arguments, 1e-5, slice(0, height), slice(0, width)),
-            log_phi_of_grid(*arguments, 1e-5),
-        )
-    torch.testing.assert_close(*results)
-    assert results[0].dtype == torch.float32
+        result = log_phi(*arguments, *whole)
+        with portable_formulas():
+            torch.testing.assert_close(log_phi(*arguments, *whole), result)
+    assert result.dtype == torch.float32

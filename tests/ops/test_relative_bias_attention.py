@@ -1,19 +1,13 @@
 """Attention with a relative position bias against its formula, written out query by query."""
 
-import sys
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
 
 from bioattn_mm.ops import chunked_attention, relative_bias_attention
 from bioattn_mm.ops.relative_bias import bias_of_pairs, bias_of_queries, bias_of_rows
-from bioattn_mm.ops.relative_bias_attention import offset_score_mod
 from bioattn_mm.ops.samples import OPERATORS
-from tests.needs import needs
 from tests.ops.conftest import capability, check_backends_agree, needs_library, without_bfloat16_kernels
 
 Grid = tuple[int, int]
@@ -69,8 +63,8 @@ def test_gradient_of_the_bias_of_one_head_however_it_lies_in_memory() -> None:
 @pytest.mark.parametrize(
     ('grid', 'heads', 'channels'),
     [
-        ((17, 31), 2, 24),  # tiles of whole columns, several blocks of keys
-        ((300, 3), 1, 5),  # more rows than a tile has
+        ((17, 31), 2, 24),  # two groups of queries in a row, the second not full
+        ((300, 3), 1, 5),  # more rows than a task has
         ((2, 400), 2, 8),
         ((1, 700), 1, 16),
         ((40, 1), 3, 1),
@@ -160,43 +154,6 @@ def test_chunks_of_rows_give_the_same(training: bool, monkeypatch: pytest.Monkey
         with torch.no_grad():
             torch.testing.assert_close(relative_bias_attention(*inputs, backend='reference'), whole[0])
         assert len(calls) == 5
-
-
-@pytest.mark.parametrize('grid', [(4, 4), (3, 7)], ids=str)
-def test_flex_attention(grid: Grid) -> None:
-    """Not compiled; on a CPU it has gradients for the bias only."""
-    query, key, value, bias = make_arguments(grid, channels=16, dtype=torch.float32)
-    bias.requires_grad_()
-    tokens = [tensor.flatten(1, 2).transpose(1, 2) for tensor in (query, key, value)]
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # warning: flex_attention is not compiled
-        output = flex_attention(*tokens, score_mod=offset_score_mod(bias), scale=0.3).transpose(1, 2)
-    wanted = relative_bias_attention(query, key, value, bias, 0.3, 'reference')
-    torch.testing.assert_close(output.reshape(query.shape), wanted)
-    results = (torch.autograd.grad(y.square().sum(), bias)[0] for y in (output, wanted))
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
-
-
-@torch.no_grad()
-def test_flex_attention_as_torch_compile_traces_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced as one graph but not compiled to C++, which would take a minute."""
-    arguments = make_arguments((3, 7), channels=16, dtype=torch.float32)
-    traced = torch.compile(flex_attention, backend='aot_eager', fullgraph=True)
-    module = sys.modules['bioattn_mm.ops.relative_bias_attention']
-    monkeypatch.setattr(module, 'compiled_flex_attention', lambda: traced)
-    output = relative_bias_attention(*arguments, backend='flex')
-    torch.testing.assert_close(output, relative_bias_attention(*arguments, backend='reference'))
-
-
-@needs('GPU')  # as flex attention does for training
-@pytest.mark.parametrize('grid', [(4, 4), (33, 47)], ids=str)
-def test_compiled_flex_attention_of_the_gpu(grid: Grid) -> None:
-    leaves = [tensor.cuda().requires_grad_() for tensor in make_arguments(grid, channels=16, dtype=torch.float32)]
-    outputs = [relative_bias_attention(*leaves, backend=backend) for backend in ('flex', 'reference')]
-    torch.testing.assert_close(*outputs, rtol=1e-2, atol=1e-2)  # TF32 in the kernel
-    results = (torch.autograd.grad(y.square().sum(), leaves) for y in outputs)
-    for ours, want in zip(*results, strict=True):
-        assert (ours - want).norm() < 1e-2 * want.norm() + 1e-3
 
 
 @pytest.mark.parametrize(

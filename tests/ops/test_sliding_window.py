@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
-from tests.ops.conftest import needs_cuda, needs_library
+from tests.ops.conftest import BACKENDS
+from tests.ops.cuda_on_cpu import function_of
 
 QK = ('query', 'key', 'bias')
 AV = ('weights', 'value')
@@ -24,46 +24,13 @@ class Operators:
     device: str = 'cpu'
 
 
-class QKOnCPU(torch.autograd.Function):
-    """The CUDA kernels of `sliding_window_qk`, run on the CPU."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(*inputs[:2])
-        return torch.ops.kernels_on_cpu.sliding_window_qk(*inputs)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.kernels_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
-
-
-class AVOnCPU(torch.autograd.Function):
-    """The CUDA kernels of `sliding_window_av`, run on the CPU."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(*inputs)
-        return torch.ops.kernels_on_cpu.sliding_window_av(*inputs)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.kernels_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
-
-
-@pytest.fixture(
-    params=[
-        'reference',
-        pytest.param('cpu', marks=needs_library),
-        'cuda on cpu',
-        pytest.param('cuda', marks=needs_cuda),
-    ]
-)
+@pytest.fixture(params=BACKENDS)
 def operators(request: pytest.FixtureRequest) -> Operators:
     """Every backend, and the CUDA kernels' source on the CPU."""
     name = request.param
     if name == 'cuda on cpu':
         request.getfixturevalue('cuda_on_cpu').draw_order()
-        return Operators(QKOnCPU.apply, AVOnCPU.apply)
+        return Operators(function_of('sliding_window_qk', saved=2), function_of('sliding_window_av', saved=2))
     device = 'cuda' if name == 'cuda' else 'cpu'
     return Operators(partial(sliding_window_qk, backend=name), partial(sliding_window_av, backend=name), device)
 
@@ -261,10 +228,3 @@ def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str)
     arguments = {**make_arguments(), name: wrong}
     with pytest.raises(ValueError, match=message):
         sliding_window_qk(*select(arguments, QK)) if name in QK else sliding_window_av(*select(arguments, AV))
-
-
-@pytest.mark.parametrize('window_size', [5, -3, 0])
-def test_window_size_that_does_not_fit(window_size: int) -> None:
-    arguments = make_arguments()
-    with pytest.raises(ValueError, match=f'bias has 9 offsets, expected window_size 3, got {window_size}'):
-        sliding_window_qk(*select(arguments, QK), window_size=window_size)

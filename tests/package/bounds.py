@@ -34,8 +34,12 @@ SUITE = ('tests', 'benchmarks', 'pyproject.toml', 'README.md', 'configs', 'tools
 PYTEST = ('python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
 # The tests of each instruction set are `make test-capabilities`.
 OPERATORS_TESTS = (*PYTEST, '--ignore', 'tests/ops/test_capabilities.py', 'tests/ops')
-TIMM_TESTS = (*PYTEST, 'tests/models/test_timm_interface.py', 'tests/models/test_timm_models.py')
-PAGE_TESTS = (*PYTEST, 'tests/page/test_requests.py', 'tests/page/test_hosts.py')
+TIMM_TESTS = (
+    *PYTEST,
+    'tests/systems/timm_models/test_timm_interface.py',
+    'tests/systems/timm_models/test_timm_models.py',
+)
+PAGE_TESTS = (*PYTEST, 'tests/page/test_requests.py')
 FREE_BYTES = 25e9
 
 
@@ -113,7 +117,7 @@ class Environment:
         """Make the environment, run everything in it, and return a row of the table."""
         self.make(wheel)
         versions = self.versions()
-        report = self.run('python', '-m', 'bioattn_mm.ops', '--check', '--no-times', '--device', 'cpu')
+        report = self.run('python', '-m', 'bioattn_mm.ops', '--check', '--device', 'cpu')
         cuda = re.search('^compiled for CUDA: (.*)$', report, re.MULTILINE)[1]
         if 'do not fit' in cuda:
             raise Failed(cuda)

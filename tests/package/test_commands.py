@@ -8,7 +8,7 @@ import pytest
 from bioattn_mm.cli import main as command
 from bioattn_mm.cli.command_line import ToolParser
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.installed import FOLDER, find_config, find_configs, how_to_install
+from bioattn_mm.training.installed import FOLDER, find_config, find_configs, how_to_install
 
 
 @pytest.fixture

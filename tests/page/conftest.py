@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
@@ -17,13 +16,10 @@ from .small_models import save_segmentor
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of the page for a small TransNeXt; what it stores is removed at the end."""
     folder = tmp_path_factory.mktemp('page')
-    make = partial(
-        Predictor, *save_segmentor(folder, 'TransNeXt', bias_mode='interpolate', img_size=64), device='cpu'
-    )
+    predictor = Predictor(*save_segmentor(folder, 'TransNeXt', bias_mode='interpolate', img_size=64), device='cpu')
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tempfile, 'tempdir', str(folder))
-        explorer = Explorer(lambda bias_mode: make(bias_mode=bias_mode))
-        with serving(explorer, 'small TransNeXt', '127.0.0.1', None, 2**20) as url:
+        with serving(Explorer(predictor), 'small TransNeXt', '127.0.0.1', None, 2**20) as url:
             yield url
             assert [file for file in folder.glob(f'{TEMPORARY}*/**/*') if file.is_file()]
         assert not list(folder.glob(f'{TEMPORARY}*'))

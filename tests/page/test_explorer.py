@@ -1,7 +1,5 @@
 """What the page computes and draws, without Gradio: small models of every system, a detector, pictures, legends."""
 
-from functools import partial
-from itertools import combinations
 from pathlib import Path
 
 import cv2
@@ -13,22 +11,12 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from bioattn_mm import Predictor
-from bioattn_mm.analysis.attention_panels import ATTENTION, Panel, weight_per_pixel
-from bioattn_mm.analysis.heat import draw_heat
-from bioattn_mm.analysis.receptive_field import receptive_fields
+from bioattn_mm.analysis.attention import ATTENTION, Panel, weight_per_pixel
+from bioattn_mm.analysis.figures import draw_heat
 from bioattn_mm.errors import InputError
 from bioattn_mm.inference.results import Results
-from bioattn_mm.page.explorer import MAX_SIDE, Explorer, View
-from bioattn_mm.page.pictures import (
-    draw_prediction,
-    field_heat,
-    file_pixel,
-    fit,
-    fitted_size,
-    legend_of,
-    mark,
-    mark_pixel,
-)
+from bioattn_mm.page import pictures
+from bioattn_mm.page.explorer import MAX_SIDE, Explorer
 
 from ..analysis.small_backbones import BACKBONES
 from ..tools.random_weights import random_checkpoint
@@ -46,33 +34,29 @@ def image(tmp_path: Path) -> str:
 
 
 def explorer_of(config: str, checkpoint: str, **options) -> Explorer:
-    make = partial(Predictor, config, checkpoint, device='cpu', **options)
-    return Explorer(lambda bias_mode: make(bias_mode=bias_mode))
+    return Explorer(Predictor(config, checkpoint, device='cpu', **options))
 
 
 @pytest.mark.parametrize('name', BACKBONES)
 def test_every_system(name: str, image: str, tmp_path: Path) -> None:
     config, checkpoint = save_segmentor(tmp_path, name)
     explorer = explorer_of(config, checkpoint)
-    assert explorer.sizes == [32, 48, 64, 80, 96, 128] and explorer.size == 64
-    view = View(size=128)
-    prediction = explorer.predict(image, view)
+    prediction = explorer.predict(image)
     assert prediction.sample.pred_sem_seg.data.shape == (1, 40, 60)
-    assert prediction.prepared.inputs.shape == (1, 3, 128, 192)
+    assert prediction.prepared.inputs.shape == (1, 3, 64, 96)
     for layer in list(explorer.layers)[::3]:
-        attention = explorer.attention(image, view, layer, (20, 45))
+        attention = explorer.attention(image, layer, (20, 45))
         assert list(attention.parts) == explorer.layers[layer].maps
-        # The pixel is at row 65 and column 145 of the input.
-        assert attention.token == (65 // attention.stride, 145 // attention.stride)
-        weights = weight_per_pixel(attention.parts[ATTENTION], None, (128, 192))
+        # The pixel is at row 32 and column 72 of the input.
+        assert attention.token == (32 // attention.stride, 72 // attention.stride)
+        weights = weight_per_pixel(attention.parts[ATTENTION], None, (64, 96))
         if name in ('TransNeXt', 'GABViT', 'PerViT'):
             assert weights.min() >= 0 and weights.sum() == pytest.approx(1, abs=1e-3)
         elif name != 'VARS':  # some is of the class token and of the padding of windows; that of VARS can be negative
             assert weights.min() >= 0 and 0.5 < weights.sum() < 1.001
-    fields = explorer.fields(image, view, (20, 45))
-    assert [field.shape for field in fields] == [(128, 192)] * len(explorer.outputs)
+    fields = explorer.fields(image, (20, 45))
+    assert [field.shape for field in fields] == [(64, 96)] * len(explorer.outputs)
     assert all(field.max() > 0 for field in fields)
-    assert bool(explorer.bias_modes) == (name == 'TransNeXt')
 
 
 def labels_of(sample: object) -> torch.Tensor:
@@ -80,68 +64,54 @@ def labels_of(sample: object) -> torch.Tensor:
 
 
 def test_predicts_as_the_predictor_does(image: str, tmp_path: Path) -> None:
-    """At the config's own size as `Predictor`, of whole images although the config slides a window."""
+    """Whole images, although the config slides a window."""
     files = save_segmentor(tmp_path, 'TransNeXt')
-    labels = labels_of(explorer_of(*files).predict(image, View('extrapolate', 64)).sample)
+    labels = labels_of(explorer_of(*files).predict(image).sample)
     whole, slid = (labels_of(*Predictor(*files, device='cpu', mode=mode)(image)) for mode in ('whole', 'slide'))
     assert torch.equal(labels, whole) and not torch.equal(whole, slid) and len(whole.unique()) > 1
-
-
-def test_position_biases_share_the_weights(image: str, tmp_path: Path) -> None:
-    files = save_segmentor(tmp_path, 'TransNeXt', bias_mode='interpolate', img_size=64)
-    explorer = explorer_of(*files)
-    assert explorer.bias_modes == ['interpolate', 'extrapolate', 'linear']
-    views = {mode: View(mode, 128) for mode in explorer.bias_modes}
-    fields = {mode: explorer.fields(image, view, (20, 45))[2] for mode, view in views.items()}
-    for mode in explorer.bias_modes:
-        inputs = explorer.predict(image, views[mode]).prepared.inputs
-        alone = Predictor(*files, device='cpu', bias_mode=mode).model.backbone
-        np.testing.assert_allclose(fields[mode], receptive_fields(alone, [inputs], (65, 145))[2], atol=1e-9)
-    for one, other in combinations(fields, 2):
-        assert np.abs(fields[one] - fields[other]).max() > 1e-7
-    models = [explorer._predictor_of(View(mode)).model for mode in explorer.bias_modes]
-    assert len({model.backbone.stages[0].patch_embed.proj.weight.data_ptr() for model in models}) == 1
 
 
 def test_detector(image: str, root: Path, tmp_path: Path) -> None:
     config, checkpoint = root / 'tests/tools/mask_rcnn_small.py', tmp_path / 'mask_rcnn.pth'
     random_checkpoint(checkpoint, config)
     explorer = explorer_of(str(config), str(checkpoint), mini=True)
-    sample = explorer.predict(image, View('interpolate', explorer.size)).sample
+    sample = explorer.predict(image).sample
     objects, predictor = sample.pred_instances, explorer.predictor
     assert len(objects)
     threshold = float(objects.scores.median())
     number = int((objects.scores > threshold).sum())
-    legend = legend_of(sample, predictor, threshold)
+    legend = pictures.legend_of(sample, predictor, threshold)
     counts = np.bincount(objects.labels[objects.scores > threshold])
     assert legend.count('class="entry"') == (counts > 0).sum() and counts.sum() == number
     assert f'{predictor.classes[counts.argmax()]} {counts.max()}</span>' in legend
-    assert 'nothing found' in legend_of(sample, predictor, 1.1)
+    assert 'nothing found' in pictures.legend_of(sample, predictor, 1.1)
 
-    picture = fit(explorer.read(image)[..., ::-1])
+    picture = pictures.fit(explorer.read(image)[..., ::-1])
     boxes = objects.bboxes.clone()
-    drawn = draw_prediction(picture, sample, predictor, 1.0, threshold)
+    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, threshold)
     assert drawn.shape == picture.shape == (533, 800, 3)
-    assert (drawn != picture).any() and (draw_prediction(picture, sample, predictor, 0, threshold) == picture).all()
+    assert (drawn != picture).any() and (
+        pictures.draw_prediction(picture, sample, predictor, 0, threshold) == picture
+    ).all()
     # The same again: mmdet's own drawing has other colours in every call.
-    assert (drawn == draw_prediction(picture, sample, predictor, 1.0, threshold)).all()
+    assert (drawn == pictures.draw_prediction(picture, sample, predictor, 1.0, threshold)).all()
     # The sample itself stays as it was.
     assert torch.equal(objects.bboxes, boxes) and objects.masks.shape[1:] == (40, 60)
-    attention = explorer.attention(image, View('interpolate', explorer.size), next(iter(explorer.layers)), (39, 59))
+    attention = explorer.attention(image, next(iter(explorer.layers)), (39, 59))
     assert attention.token[0] < attention.grid[0] and attention.token[1] < attention.grid[1]
 
 
 def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> None:
     explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    sample, predictor = explorer.predict(image, View(size=64)).sample, explorer.predictor
-    picture = fit(explorer.read(image)[..., ::-1])
-    drawn = draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    sample, predictor = explorer.predict(image).sample, explorer.predictor
+    picture = pictures.fit(explorer.read(image)[..., ::-1])
+    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, 0.3)
     labels = sample.pred_sem_seg.data[0].numpy()
     shown = {tuple(color) for color in drawn.reshape(-1, 3)}
     assert shown == {tuple(predictor.palette[label]) for label in np.unique(labels)}
-    half = draw_prediction(picture, sample, predictor, 0.5, 0.3)
+    half = pictures.draw_prediction(picture, sample, predictor, 0.5, 0.3)
     np.testing.assert_allclose(half, (drawn.astype(float) + picture) / 2, atol=1)
-    legend = legend_of(sample, predictor, 0.3)
+    legend = pictures.legend_of(sample, predictor, 0.3)
     values, counts = np.unique(labels, return_counts=True)
     assert legend.count('class="entry"') == len(values)
     assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / labels.size:.1f} %' in legend
@@ -149,38 +119,38 @@ def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> Non
 
 def test_prediction_of_one_class(image: str, tmp_path: Path) -> None:
     explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    sample, predictor = explorer.predict(image, View(size=64)).sample, explorer.predictor
+    sample, predictor = explorer.predict(image).sample, explorer.predictor
     predictor.classes, predictor.palette = ['road'], [[1, 2, 3]]
     labels = sample.pred_sem_seg.data
     labels[:] = 1  # no road
     labels[..., : labels.shape[-1] // 4] = 0
-    picture = fit(explorer.read(image)[..., ::-1])
-    drawn = draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    picture = pictures.fit(explorer.read(image)[..., ::-1])
+    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, 0.3)
     assert (drawn[:, :200] == [1, 2, 3]).all() and (drawn[:, 200:] == picture[:, 200:]).all()
-    assert legend_of(sample, predictor, 0.3).count('road 25.0 %</span>') == 1
+    assert pictures.legend_of(sample, predictor, 0.3).count('road 25.0 %</span>') == 1
 
 
 def test_prediction_of_a_panoptic_model_as_a_layer(image: str, root: Path, tmp_path: Path) -> None:
     config, checkpoint = root / 'tests/tools/mask2former_panoptic_small.py', tmp_path / 'panoptic.pth'
     random_checkpoint(checkpoint, config)
     explorer = explorer_of(str(config), str(checkpoint), mini=True)
-    sample, predictor = explorer.predict(image, View('interpolate', explorer.size)).sample, explorer.predictor
+    sample, predictor = explorer.predict(image).sample, explorer.predictor
     segments = sample.pred_panoptic_seg.sem_seg[0]
     assert segments.shape == (40, 60)
     # What random weights find is drawn over by two persons, sand below at the right, and nothing above it.
     person, sand = (predictor.classes.index(name) for name in ('person', 'sand'))
     segments[:, :15], segments[:, 15:30] = (person + number * INSTANCE_OFFSET for number in (1, 2))
     segments[20:, 30:], segments[:20, 30:] = sand, len(predictor.classes)
-    legend = legend_of(sample, predictor, 0.3)
+    legend = pictures.legend_of(sample, predictor, 0.3)
     assert legend.count('class="entry"') == 2
     assert legend.index('person 2</span>') < legend.index('sand 1</span>')
 
-    picture = fit(explorer.read(image)[..., ::-1])
-    drawn = draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    picture = pictures.fit(explorer.read(image)[..., ::-1])
+    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, 0.3)
     assert drawn.shape == picture.shape == (533, 800, 3)
     changed = (drawn != picture).any(-1)
     assert changed[:, :390].mean() > 0.9 and changed[280:, 410:].mean() > 0.9 and changed[:250, 410:].mean() < 0.1
-    assert (draw_prediction(picture, sample, predictor, 0, 0.3) == picture).all()
+    assert (pictures.draw_prediction(picture, sample, predictor, 0, 0.3) == picture).all()
 
 
 def test_weight_per_pixel_adds_keys_of_different_sizes() -> None:
@@ -197,11 +167,11 @@ def test_weight_per_pixel_adds_keys_of_different_sizes() -> None:
 
 
 def test_pixels_of_pictures() -> None:
-    assert fitted_size((40, 60)) == (533, 800) and fitted_size((1, 5000)) == (1, 800)
-    assert file_pixel((0, 799), (533, 800), (40, 60)) == (0, 59)
-    assert file_pixel((266, 400), (533, 800), (40, 60)) == (20, 30)
-    assert file_pixel((533, -1), (533, 800), (40, 60)) == (39, 0)
-    assert file_pixel((10, 20), fitted_size((3000, 2000)), (3000, 2000)) == (39, 76)
+    assert pictures.fitted_size((40, 60)) == (533, 800) and pictures.fitted_size((1, 5000)) == (1, 800)
+    assert pictures.file_pixel((0, 799), (533, 800), (40, 60)) == (0, 59)
+    assert pictures.file_pixel((266, 400), (533, 800), (40, 60)) == (20, 30)
+    assert pictures.file_pixel((533, -1), (533, 800), (40, 60)) == (39, 0)
+    assert pictures.file_pixel((10, 20), pictures.fitted_size((3000, 2000)), (3000, 2000)) == (39, 76)
 
 
 def test_heat_and_marks() -> None:
@@ -211,15 +181,15 @@ def test_heat_and_marks() -> None:
     drawn = draw_heat(picture, heat)
     assert (drawn[80:120, 120:160] == drawn[100, 140]).all() and (drawn[79, 119] == drawn[0, 0]).all()
     assert drawn[100, 140].sum() > 2 * drawn[0, 0].sum() > 0
-    marked = mark(picture, (3, 2, 4, 3), (5, 10))
+    marked = pictures.mark(picture, (3, 2, 4, 3), (5, 10))
     changed = np.argwhere((marked != picture).any(-1))
     assert (changed.min(0) <= (80, 120)).all() and (changed.max(0) >= (120, 160)).all()
     assert (changed.min(0) >= (74, 114)).all() and (changed.max(0) <= (126, 166)).all()
-    crossed = np.argwhere((mark_pixel(picture, (2, 3), (5, 10)) != picture).any(-1))
+    crossed = np.argwhere((pictures.mark_pixel(picture, (2, 3), (5, 10)) != picture).any(-1))
     np.testing.assert_allclose(crossed.mean(0), (100, 140), atol=1)
     field = np.full((8, 8), 1e-9)
     field[:4, :4], field[4:, 4:] = 1.0, np.sqrt(1e-3)
-    np.testing.assert_allclose(field_heat(field), [[1, 0], [0, 0.5]], atol=1e-6)
+    np.testing.assert_allclose(pictures.field_heat(field), [[1, 0], [0, 0.5]], atol=1e-6)
 
 
 def test_large_images_are_shrunk_and_bad_ones_refused(tmp_path: Path) -> None:
@@ -229,12 +199,12 @@ def test_large_images_are_shrunk_and_bad_ones_refused(tmp_path: Path) -> None:
     assert explorer.read(large).shape == (15, MAX_SIDE, 3)
     Path(broken).write_text('no image')
     with pytest.raises(InputError, match='cannot decode the image .*broken.png'):
-        explorer.predict(broken, View())
+        explorer.predict(broken)
     for length, message in ((500, 'H and W of at least 32 pixels'), (1500, 'cannot be resized to what the model')):
         thin = str(tmp_path / f'{length}.png')
         cv2.imwrite(thin, np.zeros((1, length, 3), np.uint8))
         with pytest.raises(InputError, match=message):
-            explorer.predict(thin, View(size=64))
+            explorer.predict(thin)
 
 
 def test_a_segmentor_of_one_output_channel(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,12 +212,12 @@ def test_a_segmentor_of_one_output_channel(image: str, tmp_path: Path, monkeypat
     dataset = "type='BaseSegDataset', metainfo=dict(classes=('field', 'road'), palette=[[0, 90, 0], [90, 90, 90]])"
     monkeypatch.setattr(small_models, 'CONFIG', text.replace("type='ADE20KDataset'", dataset))
     explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    prediction, (alone,) = explorer.predict(image, View()), explorer.predictor(image)
+    prediction, (alone,) = explorer.predict(image), explorer.predictor(image)
     for sample in (prediction.sample, alone):
         assert sample.pred_sem_seg.data.dtype == torch.int64 and set(labels_of(sample).unique().tolist()) == {0, 1}
-        assert 'field' in legend_of(sample, explorer.predictor, 0.0)
-    picture = fit(cv2.imread(image))
-    assert draw_prediction(picture, prediction.sample, explorer.predictor, 0.5, 0.0).shape == picture.shape
+        assert 'field' in pictures.legend_of(sample, explorer.predictor, 0.0)
+    picture = pictures.fit(cv2.imread(image))
+    assert pictures.draw_prediction(picture, prediction.sample, explorer.predictor, 0.5, 0.0).shape == picture.shape
     results = Results(tmp_path / 'out', explorer.predictor)
     results.add_image(next(explorer.predictor.iterate([image])))
     labels = cv2.imread(str(tmp_path / 'out/labels/image.png'))

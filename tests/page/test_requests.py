@@ -3,16 +3,11 @@
 import io
 import json
 import random
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-
-from bioattn_mm.errors import InputError
-from bioattn_mm.page.explorer import MAX_PIXELS, _read
 
 from ..needs import module_needs
 
@@ -21,19 +16,6 @@ import httpx  # noqa: E402
 
 SEED = 0
 SECONDS = 60
-
-
-def png(width: int, height: int) -> bytes:
-    """A file of few bytes, grey."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack('>I', len(content)) + name + content + struct.pack('>I', zlib.crc32(name + content))
-
-    compressor = zlib.compressobj(9)
-    row = bytes(1 + width)
-    data = b''.join([*(compressor.compress(row) for _ in range(height)), compressor.flush()])
-    header = struct.pack('>IIBBBBB', width, height, 8, 0, 0, 0, 0)
-    return b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', data) + chunk(b'IEND', b'')
 
 
 def encoded(kind: str, size: tuple[int, int] = (50, 40)) -> bytes:
@@ -53,28 +35,22 @@ def upload(client: httpx.Client, name: str, content: bytes, **headers: str) -> h
     return client.post('gradio_api/upload', files={'files': (name, content, 'image/png')}, headers=headers)
 
 
-@pytest.mark.parametrize(
-    'headers',
-    [
-        {'Host': 'evil.example'},
-        {'Host': 'evil.example', 'Origin': 'http://evil.example'},
-        {'Origin': 'http://evil.example'},
-        {'Origin': 'null'},
-        {'Origin': 'http://localhost:1'},
-    ],
-    ids=str,
-)
-def test_other_sites_are_refused(headers: dict[str, str], client: httpx.Client) -> None:
-    preflight = {'Access-Control-Request-Method': 'POST', **headers}
+@pytest.mark.parametrize('origin', [{}, {'Origin': 'http://evil.example'}], ids=str)
+def test_a_name_that_was_resolved_to_this_machine_is_refused(origin: dict[str, str], client: httpx.Client) -> None:
+    headers = {'Host': 'evil.example', **origin}
     answers = [
         *(client.get(path, headers=headers) for path in ('', 'config', 'gradio_api/info', 'theme.css')),
-        client.options('gradio_api/upload', headers=preflight),
         client.post('gradio_api/queue/join', json={}, headers=headers),
         upload(client, 'image.png', encoded('png'), **headers),
     ]
-    for answer in answers:
-        assert answer.status_code == 403 and len(answer.text.splitlines()) == 1
-        assert not [name for name in answer.headers if name.startswith('access-control')]
+    assert {(answer.status_code, answer.text) for answer in answers} == {(400, 'Invalid host header')}
+
+
+@pytest.mark.parametrize('origin', ['http://evil.example', 'null'])
+def test_other_sites_read_nothing(origin: str, client: httpx.Client) -> None:
+    headers = {'Origin': origin, 'Access-Control-Request-Method': 'POST'}
+    for answer in (client.options('gradio_api/upload', headers=headers), client.get('config', headers=headers)):
+        assert 'access-control-allow-origin' not in answer.headers
 
 
 def test_the_page_itself_is_answered(client: httpx.Client, server: str) -> None:
@@ -143,16 +119,3 @@ def test_random_uploads_are_pictures_or_messages(client: httpx.Client) -> None:
             assert '"success": true' in events and '<b>' not in events and '<script>' not in events, (number, events)
             shown += '.png' in events.split('process_completed')[1]
     assert shown >= 5
-
-
-def test_a_small_file_of_many_pixels(client: httpx.Client) -> None:
-    answer = upload(client, 'bomb.png', png(30_000, 30_000))
-    events = ask(client, answer.json()[0])
-    assert 'bomb.png has too many pixels: expected at most 160 million' in events
-
-
-def test_the_number_of_pixels_is_read_before_the_image(tmp_path: Path) -> None:
-    side = int(MAX_PIXELS**0.5)
-    (tmp_path / 'large.png').write_bytes(png(side + 1, side + 1)[:-1000])  # it could not be decoded
-    with pytest.raises(InputError, match=r'large.png has too many pixels: expected at most 160 million'):
-        _read(str(tmp_path / 'large.png'))

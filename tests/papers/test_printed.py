@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bioattn_mm.analysis.flops import count_multiply_adds
 from bioattn_mm.analysis.model_stats import default_size
-from bioattn_mm.layers import AggregatedAttention, LogCPB, PixelFocusedAttention
-from bioattn_mm.layers.baseline_attention import RandomFeatures
-from bioattn_mm.layers.fourier import FourierKernels
-from bioattn_mm.run_config.model_check import model_of
+from bioattn_mm.systems.transnext import AggregatedAttention, LogCPB
+from bioattn_mm.systems.transnext.ablations import PixelFocusedAttention
+from bioattn_mm.systems.vars.attention import FourierKernels, RandomFeatures
+from bioattn_mm.training.config.model_check import model_of
 from tests.configs.reading import parse
 from tests.needs import needs
 
@@ -113,7 +113,14 @@ def test_parameters(place: str, name: str, wanted: str) -> None:
 
 
 @needs('operators')
-@pytest.mark.parametrize(('place', 'name', 'wanted'), [(row[0], row[1], row[3]) for row in ROWS if row[3]])
+@pytest.mark.parametrize(
+    ('place', 'name', 'wanted'),
+    [
+        pytest.param(row[0], row[1], row[3], marks=pytest.mark.slow if number % 4 else ())
+        for number, row in enumerate(ROWS)
+        if row[3]
+    ],
+)
 def test_flops(place: str, name: str, wanted: str) -> None:
     config = parse(Path(f'configs/{name}.py'))
     with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True):

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from mmseg.structures import SegDataSample
 
-from bioattn_mm.runtime.tasks import Segmentation
+from bioattn_mm.runtime.predictions import Segmentation
 
 
 def image_of(height: int, width: int, seed: int = 0) -> np.ndarray:

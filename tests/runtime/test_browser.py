@@ -15,9 +15,9 @@ from ..needs import ONNXRUNTIME_WEB, module_needs, needs
 
 pytestmark = module_needs('onnx', 'onnxruntime', 'openvino', 'playwright')
 
-from bioattn_mm.page.browser import open_browser  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
 
+from ..page.browser import open_browser  # noqa: E402
 from ..tools.running import ROOT  # noqa: E402
 from .comparison import image_of  # noqa: E402
 from .small_models import WHOLE, segmentor  # noqa: E402

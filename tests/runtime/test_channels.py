@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.runtime.channels import DTYPES, Header, ImageKind, as_input, decode, read_channels, read_header, shown
-from bioattn_mm.runtime.images import kind_of, prepare
+from bioattn_mm.runtime.images import DTYPES, Header, ImageKind, as_input, decode, read_header, read_image, shown
+from bioattn_mm.runtime.preprocessing import kind_of, prepare
 
 from ..needs import needs
 
@@ -67,7 +67,7 @@ def test_files_are_read_as_they_are(name: str, tmp_path: Path) -> None:
             write(path, image)
             kind = ImageKind(channels, dtype)
             assert read_header(path) == Header((WIDTH, HEIGHT), kind)
-            read = read_channels(path, kind)
+            read = read_image(path, kind)
             assert read.dtype == dtype and np.array_equal(read, image)
 
 
@@ -79,9 +79,9 @@ def test_copies_for_viewers_and_other_byte_orders(tmp_path: Path) -> None:
     with tifffile.TiffWriter(path, byteorder='>') as file:
         file.write(image, photometric='rgb', compression='zlib')
         file.write(image[::2, ::2], photometric='rgb', subfiletype=1)
-    assert np.array_equal(read_channels(path, ImageKind(3, 'uint16')), image)
+    assert np.array_equal(read_image(path, ImageKind(3, 'uint16')), image)
     np.save(tmp_path / 'image.npy', image.astype('>u2'))
-    assert np.array_equal(read_channels(tmp_path / 'image.npy', ImageKind(3, 'uint16')), image)
+    assert np.array_equal(read_image(tmp_path / 'image.npy', ImageKind(3, 'uint16')), image)
 
 
 def two_sizes(path: Path) -> None:
@@ -95,7 +95,7 @@ def two_sizes(path: Path) -> None:
 BAD_FILES = {
     'pages.tif': (
         two_sizes,
-        'pages.tif has pages of different sizes, 17 x 13 and 17 x 9: expected a channel in each',
+        'pages.tif has pages of 17 x 13 x 1 of uint16 and 17 x 9 x 1 of uint16: expected a channel in each',
     ),
     'double.npy': (
         lambda path: np.save(path, image_of(2, 'float32').astype(np.float64)),
@@ -131,12 +131,12 @@ def test_what_the_model_does_not_take(tmp_path: Path) -> None:
         ImageKind(2, 'uint16'): 'image.npy has 2 channels of float32, expected 2 channels of uint16',
     }.items():
         with pytest.raises(InputError, match=message):
-            read_channels(path, kind)
+            read_image(path, kind)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(InputError, match='cannot decode the image .*image.npy: damaged'):
-        read_channels(path, ImageKind(2, 'float32'))
+        read_image(path, ImageKind(2, 'float32'))
     with pytest.raises(InputError, match='image not found: .*none.npy'):
-        read_channels(tmp_path / 'none.npy', ImageKind(2, 'float32'))
+        read_image(tmp_path / 'none.npy', ImageKind(2, 'float32'))
 
 
 @TIFF

@@ -7,8 +7,8 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
-from bioattn_mm.run_config.classes import default_palette, set_classes
-from bioattn_mm.run_config.mini import make_mini
+from bioattn_mm.training.config.classes import default_palette, set_classes
+from bioattn_mm.training.config.mini import make_mini
 
 # Standard deviations of some weights, by the ends of their names.
 DECISIVE = {

@@ -15,7 +15,7 @@ import torch
 from mmengine.utils import ManagerMixin
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ..engine.ranks import run_program
+from ..training.ranks import run_program
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,9 +122,9 @@ class InProcess:
 
     def refused(self, folder: Path, tool: str, *args: object) -> str:
         """The same, and it must not have made anything in the folder."""
-        before = sorted(folder.rglob('*'))
+        before = set(folder.rglob('*'))
         line = self.error(folder, tool, *args)
-        assert sorted(folder.rglob('*')) == before
+        assert set(folder.rglob('*')) == before
         return line
 
 

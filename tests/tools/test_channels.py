@@ -12,10 +12,10 @@ from PIL import Image
 
 from bioattn_mm import Predictor
 from bioattn_mm.checkpoints import read_state_dict
+from bioattn_mm.data.formats.arguments import DataArguments
 from bioattn_mm.export.formats import FOR_ONNX
-from bioattn_mm.run_config.config import load_config
-from bioattn_mm.run_config.own_data import DataArguments
 from bioattn_mm.runtime import Model
+from bioattn_mm.training.config.loading import load_config
 
 from ..needs import needs
 from ..own_folders import convert_images, write_coco_folder

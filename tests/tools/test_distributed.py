@@ -13,7 +13,7 @@ import torch
 from mmengine.config import Config
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.distributed import prepare_process
+from bioattn_mm.training.config.distributed import prepare_process
 
 from .running import ROOT, InProcess, metrics_of_test, run_forked, run_script, scalars
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ..engine.trainings import largest_difference
+from ..training.trainings import largest_difference
 from .running import ROOT, run_forked
 from .small_images import small_training
 
@@ -111,6 +111,7 @@ def test_a_killed_process(workplace: Path, uninterrupted: Path, start: Start) ->
     assert largest_difference(last(workplace, 'killed'), uninterrupted) == 0
 
 
+@pytest.mark.slow
 def test_wrong_input_ends_at_once_without_a_traceback(start: Start) -> None:
     run = start('none', 1, config='none.py')
     assert run.wait() == 2

@@ -92,7 +92,10 @@ def two_images(workplace: Path) -> None:
 @pytest.mark.usefixtures('two_images')
 @pytest.mark.parametrize(
     'name',
-    [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.every_config) for name in CONFIGS],
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in REPRESENTATIVES else pytest.mark.every_config)
+        for name in CONFIGS
+    ],
 )
 def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: InProcess) -> None:
     """A few steps on two images, whose metric is no zero; what is saved gives the same metric again."""

@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from bioattn_mm import Predictor
 from bioattn_mm.runtime import Model
@@ -36,6 +35,7 @@ def checkpoint(workplace: Path) -> str:
     return 'random.pth'
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
 @pytest.mark.parametrize(
     'config, kind, int8',
@@ -51,19 +51,13 @@ def test_exported_is_pytorchs(config: str, kind: str, int8: bool, workplace: Pat
     printed = tool(
         workplace, 'export.py', config, 'random.pth', '--out', str(out), '--verify',
         '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--mini', '--verify-images', '2',
-        '--float16', '--max-drop', '100', *(('--int8', few_images(workplace)) if int8 else ()),
+        *(('--int8', few_images(workplace)) if int8 else ()),
         '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
 
-    assert '2 of 4 miniature images' in printed and 'end2end_float16' in printed
+    assert '2 of 4 miniature images' in printed
     assert ('calibrate int8, 3 images' in printed) == int8 == (out / 'end2end_int8.onnx').is_file()
     assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
-    rows = re.findall(r'(?:aAcc|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
-    assert len(rows) == (1 if kind == 'segmentation' else 2)
-    for pytorch, exported in rows:
-        # A pixel that is between two classes may fall to either.
-        assert float(pytorch) == pytest.approx(float(exported), abs=0.02)
-    assert kind != 'segmentation' or float(rows[0][0]) > 1
 
     (stripped,) = out.glob('*.pth')
     assert stripped.stem.split('-')[-1] == hashlib.sha256(stripped.read_bytes()).hexdigest()[:8]
@@ -75,50 +69,8 @@ def test_exported_is_pytorchs(config: str, kind: str, int8: bool, workplace: Pat
     pipeline = json.loads((out / 'pipeline.json').read_text())['pipeline']
     assert pipeline['tasks'][0]['transforms'][0]['type'] == 'LoadImageFromFile'
     assert json.loads((out / 'detail.json').read_text())['codebase']['pth'].endswith(stripped.name)
-    check_prediction(config, kind, out / 'end2end.onnx', workplace, tool)
     check_runtime(config, out / 'end2end.onnx', workplace)
     shutil.rmtree(out)
-
-
-def check_prediction(config: str, kind: str, exported: Path, workplace: Path, tool: InProcess) -> None:
-    """tools/predict.py predicts the same with the exported model as with the checkpoint, and names its classes."""
-    images = workplace / 'exported' / f'{kind}_images'
-    images.mkdir()
-    # No padding, which an exported model takes for a part of the image.
-    size = (256, 192)
-    for number, path in enumerate(sorted((workplace / 'data/mini/coco/val2017').glob('*.jpg'))[:2]):
-        cv2.imwrite(str(images / f'{number}.png'), cv2.resize(cv2.imread(str(path)), size))
-    options = ['--mini', '--device', 'cpu', '--cfg-options', 'test_dataloader.dataset.pipeline.1.scale=(256,192)']
-    if kind == 'segmentation':
-        options.insert(0, '--whole')
-    else:
-        # See Verification: exactly the same boxes are suppressed.
-        options += ['model.test_cfg.rpn.nms.split_thr=1', 'model.test_cfg.rcnn.nms.split_thr=1']
-    documents = []
-    for name, checkpoint in (('exported', exported), ('pytorch', workplace / 'random.pth')):
-        out = images / name
-        tool(
-            workplace, 'predict.py', config, checkpoint, images / '0.png', images / '1.png', '--out', out,
-            '--batch-size', '2', '--score-thr', '0.05', *options,
-        )  # fmt: skip
-        documents.append(json.loads((out / 'predictions.json').read_text()))
-    assert documents[0]['categories'] == documents[1]['categories']
-    if kind == 'segmentation':
-        for number in range(2):
-            labels = [
-                np.asarray(Image.open(images / name / f'labels/{number}.png')) for name in ('exported', 'pytorch')
-            ]
-            assert (labels[0] == labels[1]).mean() > 0.999 and len(np.unique(labels[0])) > 1
-    else:
-        ours, expected = (document['annotations'] for document in documents)
-        assert len(ours) == len(expected) > 5
-        for name in ('score', 'bbox'):
-            values = [[annotation[name] for annotation in annotations] for annotations in (ours, expected)]
-            assert np.allclose(*values, atol=1e-2)
-    line = tool.refused(workplace, 'predict.py', config, exported, images, '--tta', '--out', 'new')
-    assert line == 'error: an exported model is as it was exported: tta needs the checkpoint'
-    line = tool.refused(workplace, 'predict.py', UPERNET if config == MASK_RCNN else MASK_RCNN, exported, images)
-    assert re.match('error: .*end2end.onnx is not a model of .*_small.py: its outputs are ', line)
 
 
 def check_runtime(config: str, exported: Path, workplace: Path) -> None:
@@ -126,7 +78,7 @@ def check_runtime(config: str, exported: Path, workplace: Path) -> None:
     options = dict(
         mini=True, device='cpu', cfg_options={f'model.test_cfg.{stage}.nms.split_thr': 1 for stage in STAGES}
     )
-    # Neither is padded, see check_prediction.
+    # Neither is padded, which an exported model takes for a part of the image.
     images = [cv2.imread(str(path)) for path in sorted((workplace / 'data/mini/coco/val2017').glob('*.jpg'))[:2]]
     images = [cv2.resize(images[0], (256, 192)), cv2.resize(images[1], (420, 315))]
     if config == MASK_RCNN:
@@ -152,6 +104,7 @@ def check_runtime(config: str, exported: Path, workplace: Path) -> None:
                 assert (np.asarray(expected.masks) != result.masks).mean() < 1e-4
 
 
+@pytest.mark.slow
 def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -> None:
     script = Path(__file__).with_name('mmdeploy_api.py')
     sizes = ('224x224', '512x512', '384x640', '200x264')
@@ -194,12 +147,10 @@ def test_bad_input(workplace: Path, checkpoint: str, tool: InProcess) -> None:
     )  # fmt: skip
     assert line.startswith('error: the test pipeline has a step RandomFlip, which pipeline.json cannot describe: {')
     assert not (workplace / 'new').exists(), 'it is refused before the export'
-    line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--max-drop', '1')
-    assert line == 'error: --max-drop bounds what --verify measures: add --verify'
     line = error(
-        checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_torchscript.py', '--out', 'new', '--float16'
+        checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_torchscript.py', '--out', 'new', '--int8', 'data'
     )
-    assert line == 'error: --float16 and --int8 write ONNX files: take a deploy config of onnxruntime'
+    assert line == 'error: --int8 writes an ONNX file: take a deploy config of onnxruntime'
     line = error(checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_tensorrt-fp16_dynamic.py', '--out', 'new')
     assert line == 'error: the deploy config exports for tensorrt, which is not installed: install it first'
 
@@ -225,7 +176,6 @@ EXPORTED = (
             'pervit/tiny',
             'gab/vit_small',
             'gab/swin_small',
-            'vars/rvt_tiny_vars_s',
             'vars/rvt_tiny_vars_d',
             'vars/rvt_tiny_vars_sd',
         )
@@ -241,8 +191,7 @@ def config_of(name: str, workplace: Path) -> str:
     path = ROOT / f'configs/{name}.py'
     if path.exists():
         return str(path)
-    attention = re.search('vars_[sd](?=_)', name)[0]
-    bases = [f'{name.replace(attention, "vars_sd")}.py', f'_base_/backbones/rvt_tiny_{attention}.py']
+    bases = [f'{name.replace("vars_d", "vars_sd")}.py', '_base_/backbones/rvt_tiny_vars_d.py']
     path = workplace / 'variant.py'
     bases = [str(ROOT / 'configs' / base) for base in bases]
     path.write_text(f"_base_ = {bases}\nmodel = dict(backbone=_base_.pop('backbone'))\n")
@@ -270,8 +219,7 @@ def test_every_system_and_head(name: str, size: str, workplace: Path, tool: InPr
     difference = re.search('largest difference of the outputs: (.*)', printed)[1]
     # An exported model of one size takes images of others.
     printed = tool(
-        workplace, 'predict.py', config, 'exported/end2end.onnx', 'data/mini/coco/val2017/000000000001.jpg', '--mini',
-        '--device', 'cpu',
+        workplace, 'predict.py', 'exported/end2end.onnx', 'data/mini/coco/val2017/000000000001.jpg',
     )  # fmt: skip
     assert printed.splitlines()[-1].startswith('1 image, ')
     with capsys.disabled():

@@ -17,9 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from bioattn_mm.analysis.robustness import insert_corruption, summarize
-from bioattn_mm.datasets.imagenet import ALEXNET_ERRORS, mean_corruption_error, wordnet_labels
+from bioattn_mm.data.classification import ALEXNET_ERRORS, mean_corruption_error, wordnet_labels
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.pipelines import set_crop_size
 
 from .running import ROOT, InProcess, metrics_of_test
 
@@ -245,10 +244,10 @@ def test_attacks_on_a_classifier(place: Path, tool: InProcess, tmp_path: Path) -
     changed = [path.name for path, time in times.items() if path.stat().st_mtime_ns != time]
     assert changed == ['pgd_8_255.json']
 
-    line = tool.error(place, *call, '--restarts', 2)
-    assert line.endswith('out/results has results with --restarts 1, not 2: name another folder for --out')
+    line = tool.error(place, *call, '--steps', 2)
+    assert line.endswith('out/results has results with --steps 3: ask for the same, or name another folder for --out')
     line = tool.error(place, *call[:3], '--out', tmp_path / 'out')
-    assert line.endswith('out/results has results of another kind, with --attack: name another folder for --out')
+    assert 'out/results has results with --attack fgsm pgd: ask for the same' in line
 
 
 @pytest.mark.parametrize(
@@ -263,6 +262,7 @@ def test_crops_of_an_input_size(size: int, steps: list) -> None:
     """As TransNeXt's authors resize and crop; the rest of the pipeline stays."""
     config = Config.fromfile(ROOT / 'configs/transnext/transnext-micro_8xb128_in1k.py')
     pipeline = config.test_dataloader.dataset.pipeline
+    set_crop_size = runpy.run_path(str(ROOT / 'tools/analysis/benchmark_extrapolation.py'))['set_crop_size']
     set_crop_size(pipeline, 640)  # what is resized whole can be cropped again
     set_crop_size(pipeline, size)
     assert [(step['type'], step.get('scale', step.get('crop_size'))) for step in pipeline[1:-1]] == steps
@@ -318,7 +318,7 @@ def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Pat
 REFUSED = {
     'no data': (
         ('test.py', 'small.py', 'small.pth', '--test-set', 'sketch'),
-        'no data for ImageNetSketch at data/sketch .*; download ImageNet-Sketch.zip of .*--test-root',
+        'no data for ImageNetSketch at data/sketch .*; download them as docs/training.md says',
     ),
     'folder above the classes': (
         ('test.py', 'small.py', 'small.pth', '--test-set', 'r', '--test-root', 'data'),

@@ -12,7 +12,6 @@ from PIL import Image
 
 from bioattn_mm import Predictor
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.own_data import LAYOUTS
 
 from ..docs.blocks import read_blocks
 from ..needs import needs
@@ -27,7 +26,6 @@ from ..own_folders import (
 )
 from .running import ROOT, InProcess
 
-PAGE = (ROOT / 'docs/own_data.md').read_text()
 OTHER_FORMATS = 'YOLO and Pascal VOC'
 CONFIG = 'configs/transnext/mask_rcnn_tiny_coco.py'
 # What the tests put in the place of the page's config.
@@ -87,12 +85,13 @@ def write_config(folder: Path) -> None:
     (folder / CONFIG).write_text(SMALL_CONFIG)
 
 
+@pytest.mark.slow
 def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
     write_config(tmp_path)
     write_coco_folder(tmp_path / 'parts', range(24))
     names = write_images(tmp_path / 'new_images', range(500, 503))
 
-    printed = run_section('Training on your own images', tmp_path, tool)
+    printed = run_section('Train on your own data', tmp_path, tool)
     assert len(printed) == 5
 
     assert (tmp_path / 'inspected/samples.png').is_file()
@@ -195,7 +194,3 @@ def test_channels_of_a_classifier(tmp_path: Path, tool: InProcess) -> None:
     assert len(list((tmp_path / 'predicted_leaves/overlays').iterdir())) == 2
     with pytest.raises(InputError, match='the array has 3 channels of uint8, expected 5 channels of float32'):
         predictor(np.zeros((64, 64, 3), np.uint8))
-
-
-def test_the_page_has_the_layouts_of_the_help() -> None:
-    assert f'```text\n{LAYOUTS}```' in PAGE

@@ -58,7 +58,7 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
     with pytest.raises(SystemExit) as exit_:
         tool(
             place, 'predict.py', MASK_RCNN, 'detector.pth', 'a', *ON_CPU, '--score-thr', '0.1', '--batch-size', '2',
-            '--out', 'found', 'text.png', 'b/*.jpg', 'clip.mp4', '--format', 'coco', 'yolo', 'voc', '--save-conf',
+            '--out', 'found', 'text.png', 'b/*.jpg', 'clip.mp4', '--format', 'coco', 'yolo',
         )  # fmt: skip
     assert exit_.value.code == 1
     printed = capsys.readouterr()
@@ -70,11 +70,9 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
     # Two inputs of one name.
     names = ['0', '1', 'b/0', 'b/1']
     frames = [f'clip/{number:06d}' for number in range(3)]
-    kinds = dict(labels='txt', Annotations='xml', SegmentationClass='png', SegmentationObject='png')
     assert files(place / 'found') == sorted([
         *(f'overlays/{name}.png' for name in names), 'overlays/clip.mp4',
-        'predictions.json', 'data.yaml', 'palette.txt',
-        *(f'{folder}/{name}.{suffix}' for folder, suffix in kinds.items() for name in (*names, *frames)),
+        'predictions.json', 'data.yaml', *(f'labels/{name}.txt' for name in (*names, *frames)),
     ])  # fmt: skip
     coco = COCO(str(place / 'found/predictions.json'))
     paths = ['a/0.jpg', 'a/1.jpg', 'b/0.jpg', 'b/1.jpg']
@@ -99,14 +97,10 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
         masks = np.stack([coco.annToMask(annotation) for annotation in annotations])
         assert (masks == instances.masks.numpy()).all()
         assert [annotation['area'] for annotation in annotations] == masks.sum((1, 2)).tolist()
-        # In other formats, without those whose mask is empty: class and score of each line, pixels of each object.
+        # In YOLO's format without those whose mask is empty.
         lines = [line.split() for line in (place / f'found/labels/{name}.txt').read_text().splitlines()]
         seen = [each for each, mask in zip(annotations, masks) if mask.any()]
         assert [int(line[0]) + 1 for line in lines] == [each['category_id'] for each in seen]
-        np.testing.assert_allclose([float(line[-1]) for line in lines], [each['score'] for each in seen], rtol=1e-6)
-        numbers = np.asarray(Image.open(place / f'found/SegmentationObject/{name}.png'))
-        assert (numbers == np.where(masks.any(0), masks.argmax(0) + 1, 0)).all()
-        assert (place / f'found/Annotations/{name}.xml').read_text().count('<object>') == len(annotations)
         drawn = mmcv.imread(str(place / f'found/overlays/{name}.png'))
         assert drawn.shape == pixels.shape and (drawn != pixels).any()
     # Results of a file that other tools can evaluate.
@@ -221,7 +215,7 @@ BAD_INPUT = {
     'batch size': ([UPERNET, 'segmentor.pth', 'a', '--batch-size', '0'], '--batch-size must be at least 1, got 0'),
     'format of a detector': (
         [UPERNET, 'segmentor.pth', 'a', '--format', 'yolo', '--device', 'cpu'],
-        '--format yolo is not of a model of segmentation: expected labels',
+        '--format yolo is for detectors, and this is a model of segmentation: leave it out',
     ),
     'both': ([UPERNET, 'x.pth', 'a', '--slide', '--whole'], 'argument --whole: not allowed with argument --slide'),
 }  # fmt: skip

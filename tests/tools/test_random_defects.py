@@ -12,12 +12,12 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
 from bioattn_mm.cli.reports import Report
-from bioattn_mm.datasets.problem import Problem
+from bioattn_mm.data.checks import Problem
+from bioattn_mm.data.formats.arguments import DataArguments
 from bioattn_mm.errors import InputError, printable
-from bioattn_mm.run_config.config import load_config, read_config
-from bioattn_mm.run_config.data_check import check_annotations
-from bioattn_mm.run_config.own_data import DataArguments
-from bioattn_mm.run_config.pipelines import build_dataset
+from bioattn_mm.training.config.data_check import check_annotations
+from bioattn_mm.training.config.loading import load_config, read_config
+from bioattn_mm.training.config.pipelines import build_dataset
 
 from ..defects import Case, coco_case, mask_case
 from .running import ROOT

@@ -215,9 +215,10 @@ def test_train_by_epochs(user: Path, tool: InProcess) -> None:
 
 
 @pytest.mark.parametrize(('config', 'checkpoint', 'metric'), [
-    (DINO, 'epoch_1.pth', 'coco/bbox_mAP'), (MASK2FORMER, 'iter_2.pth', 'mIoU'),
+    (DINO, 'epoch_1.pth', 'coco/bbox_mAP'),
+    pytest.param(MASK2FORMER, 'iter_2.pth', 'mIoU', marks=pytest.mark.slow),
     pytest.param(INSTANCE, 'iter_2.pth', 'coco/segm_mAP', marks=pytest.mark.every_config),
-    (PANOPTIC, 'iter_2.pth', 'coco_panoptic/PQ'),
+    pytest.param(PANOPTIC, 'iter_2.pth', 'coco_panoptic/PQ', marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, tool: InProcess) -> None:
     by_epoch = checkpoint.startswith('epoch')
@@ -246,16 +247,13 @@ def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> Non
     )  # fmt: skip
     assert sorted(user.rglob('*')) == before
     told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', printed, flags=re.MULTILINE))
-    assert printed.count('13 SyncBN') == 1  # the main process alone prints
+    assert printed.count('weights  ') == 1  # the main process alone prints
     assert told['model'] == 'EncoderDecoder with TransNeXt, 41.7 M parameters, 41.7 M of them trained'
     assert told['weights'] == 'transnext_micro_224_1k.pth; 615 entries used, not used: head.weight, head.bias'
     assert told['images per step'] == f'4 of {NUM_TRAIN}: 2 a process x 2 processes x 1 accumulated iterations'
     assert told['iterations'] == f'160,000: {640_000 / NUM_TRAIN:.1f} epochs'
     assert told['validation'] == '3 images after every 16,000 iterations'
     assert re.fullmatch(r'\d+ \(drawn: every run draws another\)', told['seed'])
-    assert told['pixel values'].startswith('RGB, mean [123.675, 116.28, 103.53]')
-    assert told['normalisation layers'] == '69 LayerNorm, 13 SyncBN'
-    assert told['position bias'] == 'interpolate'
     assert re.fullmatch(r'[\d.]+ s, loss [\d.]+', told['first step'])
     assert 'GiB' in told['peak memory']
     assert re.match(r'\d+.* at the speed of the first step', told['estimated duration'])

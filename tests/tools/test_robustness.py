@@ -19,10 +19,10 @@ from mmengine.registry import MODELS, init_default_scope
 from bioattn_mm.analysis.evaluation import TrainedModel
 from bioattn_mm.analysis.robustness import Attacks, Results, insert_corruption, summarize
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.mini import make_mini
-from bioattn_mm.run_config.pipelines import LOAD_CHANNELS
+from bioattn_mm.training.config.mini import make_mini
+from bioattn_mm.training.config.pipelines import LOAD_CHANNELS
 
-from ..engine.ranks import reasons, run_ranks
+from ..training.ranks import reasons, run_ranks
 from .running import ROOT, InProcess, run_forked
 
 SMALL = ROOT / 'tests' / 'tools' / 'upernet_small.py'
@@ -235,7 +235,7 @@ REFUSED = {
     'a model less': (('random_0.pth',), 'robustness/results has results of tools/upernet_small, which is not asked'),
     'a severity less': (
         ('random_0.pth', '--compare', str(SMALL), 'random_1.pth', '--severities', '3'),
-        'robustness/results has --severities 5 too: ask for them, or name another folder for --out',
+        'robustness/results has results with --severities 5: ask for the same, or name another folder for --out',
     ),
     'a misspelt setting': (
         ('random_0.pth', '--vary', 'model.backbone.img_sizes', '64'),

@@ -7,7 +7,8 @@ import torch
 from safetensors import safe_open
 from torch.distributed import checkpoint as dcp
 
-from bioattn_mm.checkpoints import read_checkpoint, read_state_dict, split
+from bioattn_mm.checkpoints import read_checkpoint, read_state_dict
+from bioattn_mm.checkpoints.sharded import split
 
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess, metrics_of_test
@@ -74,7 +75,7 @@ REFUSED = {
     ),
     'no checkpoint': (
         ('test.py', UPERNET, 'data', '--mini'),
-        'error: data is a folder and no whole checkpoint of a training with FSDP or DeepSpeed',
+        'error: data is a folder and no whole checkpoint of a training with FSDP',
     ),
     'there already': (('publish_model.py', 'folder.pth', 'file.pth'), 'error: file.pth is there already: '),
     'another kind of file': (

@@ -6,7 +6,6 @@ import pickle
 import re
 import runpy
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import mmcv
@@ -17,9 +16,9 @@ from mmengine.config import Config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.modules.module import register_module_forward_hook
 
-from bioattn_mm.datasets.mini import majority_baseline
+from bioattn_mm.data.mini.ade20k import majority_baseline
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.model_check import state_dict_of
+from bioattn_mm.training.config.model_check import state_dict_of
 
 from ..conftest import NUM_VAL
 from ..needs import needs
@@ -177,20 +176,11 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
 
     tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--amp', 'bfloat16', '--work-dir',
-        'detector/mixed', '--out', 'mixed_detections', '--format', 'coco', 'voc', '--cfg-options', small,
+        'detector/mixed', '--cfg-options', small,
         *NO_WORKERS,
     )  # fmt: skip
     mixed = metrics_of_test(workplace / 'detector/mixed')
     assert mixed['coco/bbox_mAP_50'] == pytest.approx(tested['coco/bbox_mAP_50'], abs=0.02)
-    written = json.loads((workplace / 'mixed_detections/predictions.json').read_text())
-    names = {image['id']: Path(image['file_name']).stem for image in written['images']}
-    numbers = Counter(names[each['image_id']] for each in written['annotations'])
-    # All of them, and not those alone that predict.py would draw.
-    assert len(names) == NUM_VAL and min(each['score'] for each in written['annotations']) < 0.3
-    for name in names.values():
-        xml = (workplace / f'mixed_detections/Annotations/{name}.xml').read_text()
-        assert xml.count('<object>') == numbers[name]
-        assert (workplace / f'mixed_detections/SegmentationObject/{name}.png').is_file()
     check_pairs(workplace / 'boxes', workplace / 'data/mini/coco/val2017')
     assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == NUM_VAL
 
@@ -216,14 +206,7 @@ BAD_INPUT = {
         'error: no data for ADE20KDataset at data/ade/ADEChallengeData2016 .looked for from .*download .*--mini',
     ),
     'data of another kind': (
-        [
-            'test.py',
-            CONFIG,
-            'x.pth',
-            '--mini',
-            '--cfg-options',
-            'test_dataloader.dataset.data_root=data/mini/coco',
-        ],
+        ['test.py', CONFIG, 'x.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.data_root=data/mini/coco'],
         'error: no data for ADE20KDataset at data/mini/coco/images/validation',
     ),
     'checkpoint missing': (['test.py', CONFIG, 'x.pth', '--mini'], 'error: checkpoint not found: x.pth'),
@@ -269,7 +252,7 @@ BAD_INPUT = {
     ),
     'unknown optimizer': (
         ['train.py', CONFIG, '--mini', '--cfg-options', 'optim_wrapper.optimizer.type=AdamX'],
-        'error: optim_wrapper.optimizer.type=AdamX: there is no such optimizer, did you mean Adam[?]$',
+        'error: optim_wrapper.optimizer.type=AdamX: there is no such optimizer$',
     ),
     'misspelt option': (
         ['train.py', CONFIG, '--mini', '--cfg-options', 'trian_cfg.max_iters=5'],
@@ -277,7 +260,7 @@ BAD_INPUT = {
     ),
     'seed out of range': (
         ['train.py', CONFIG, '--mini', '--seed', '-1'],
-        'train.py: error: argument --seed: expected a whole number from 0 to 4294967295, got -1$',
+        'error: --seed must be at least 0, got -1$',
     ),
     'threshold that is no number': (
         ['predict.py', CONFIG, 'x.pth', 'image.jpg', '--mini', '--score-thr', 'nan'],
@@ -295,10 +278,7 @@ BAD_INPUT = {
         ['train.py', CONFIG, '--mini', '--load-from', 'nan.pth', '--cfg-options', 'resume=True'],
         'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
     ),
-    'unknown option': (
-        ['train.py', CONFIG, '--minimal'],
-        'train.py: error: unrecognized arguments: --minimal',
-    ),
+    'unknown option': (['train.py', CONFIG, '--minimal'], 'train.py: error: unrecognized arguments: --minimal'),
 }
 
 
@@ -328,7 +308,7 @@ def test_operation_without_a_deterministic_kernel(
 
     monkeypatch.setattr(torch.nn.functional, 'cross_entropy', cross_entropy)
     monkeypatch.setenv('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    want = 'error: nll_loss2d_forward_out_cuda_template has no deterministic kernel .* leave out --deterministic '
+    want = 'error: the run would fail: .* nll_loss2d_forward_out_cuda_template does not have a deterministic '
     arguments = ['train.py', CONFIG, '--mini', '--deterministic', '--work-dir', tmp_path]
     try:
         for more in ([], ['--dry-run']):
@@ -342,7 +322,7 @@ def test_operation_without_a_deterministic_kernel(
 def test_a_training_that_cannot_start_says_what_a_dry_run_says(workplace: Path, tool: InProcess) -> None:
     arguments = ('train.py', CONFIG, '--mini', '--work-dir', 'failed', '--cfg-options')
     for option, want in {
-        'optim_wrapper.optimizer.betas=(2,3)': 'the run would fail: ValueError: .* this is of optim_wrapper',
+        'optim_wrapper.optimizer.betas=(2,3)': 'the run would fail: ValueError: .*beta',
         'train_dataloader.batch_size=1': 'batch normalisation cannot train with a single value .*batch_size=1',
     }.items():
         line = tool.error(workplace, *arguments, option)
@@ -408,10 +388,10 @@ def test_test_that_fails(args: list[str], message: str, workplace: Path, tool: I
 def test_label_maps_of_a_list_of_metrics(tmp_path: Path) -> None:
     """They are written by those that can."""
     set_out = runpy.run_path(str(ROOT / 'tools/test.py'))['set_out']
-    metrics = [dict(type='mmseg.IoUMetric'), dict(type='bioattn_mm.ResultFiles')]
+    metrics = [dict(type='mmseg.IoUMetric'), dict(type='DumpResults')]
     config = Config(dict(default_scope='mmseg', test_evaluator=metrics))
-    set_out(config, str(tmp_path / 'labels'), None)
+    set_out(config, str(tmp_path / 'labels'))
     assert config.test_evaluator == [dict(metrics[0], output_dir=str(tmp_path / 'labels')), metrics[1]]
     config.test_evaluator = metrics[1:]
     with pytest.raises(InputError, match='--out needs one of IoUMetric, CityscapesMetric, DepthMetric in test_eval'):
-        set_out(config, str(tmp_path / 'labels'), None)
+        set_out(config, str(tmp_path / 'labels'))

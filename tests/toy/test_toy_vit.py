@@ -13,8 +13,8 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from bioattn_mm.engine.strategies import FSDP2Strategy
-from bioattn_mm.models.backbones import Backbone
+from bioattn_mm.systems.common.backbone import Backbone
+from bioattn_mm.training.strategies import FSDP2Strategy
 
 from ..needs import needs
 from ..tools.random_weights import random_checkpoint
@@ -137,6 +137,7 @@ def test_trains(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
     assert (tmp_path / 'iter_2.pth').is_file()
 
 
+@pytest.mark.slow
 @needs('mmdeploy', 'onnx', 'onnxruntime')
 def test_exports(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
     random_checkpoint(tmp_path / 'toy.pth', CONFIG)

@@ -6,10 +6,10 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 
 from bioattn_mm.checkpoints import Release
-from bioattn_mm.layers.attention_maps import AttentionMap, AttentionMaps
-from bioattn_mm.models.backbones import PlainBackbone
-from bioattn_mm.models.backbones.blocks import Block, init_linear, patch_embedding
 from bioattn_mm.registry import MODELS
+from bioattn_mm.systems.common.attention_maps import AttentionMap, AttentionMaps
+from bioattn_mm.systems.common.backbone import PlainBackbone
+from bioattn_mm.systems.common.blocks import Block, init_linear, patch_embedding
 
 PATCH_SIZE = 16
 

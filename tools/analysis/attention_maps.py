@@ -21,34 +21,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 import numpy as np
 from matplotlib.figure import Figure
-from mmengine.config import Config
 from rich.progress import track
-from torch import nn
 
+from bioattn_mm.analysis.attention import ATTENTION, RECEIVED, Attention, attention_of
 from bioattn_mm.analysis.attention_figure import (
+    FREE,
+    PHOTO,
+    Picture,
     draw_attention,
-    draw_conditions,
-    draw_heads,
     draw_layers,
-    draw_models,
+    draw_lines,
+    pictures_of_heads,
 )
-from bioattn_mm.analysis.attention_panels import ATTENTION, RECEIVED, Attention, attention_of, relative_weight
-from bioattn_mm.analysis.conditions import Changes, Condition, conditions_of
-from bioattn_mm.analysis.consistency import consistency
+from bioattn_mm.analysis.conditions import CLEAN, Changes, Model
 from bioattn_mm.analysis.images import PreparedImage, find_images
-from bioattn_mm.analysis.models import build_backbone, read_sources
+from bioattn_mm.analysis.maps import consistency
+from bioattn_mm.analysis.models import attention_layers, numbered, read_sources
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
-from bioattn_mm.errors import InputError
-from bioattn_mm.layers import record_attention
-from bioattn_mm.layers.attention_maps import Recording
 
 TABLE, CONSISTENCY = 'attention_maps.json', 'consistency.csv'
 MEASURES = ('correlation', 'iou')
+MAX_IN_ONE_LINE = 4
 
 
 def parse_args() -> argparse.Namespace:
@@ -62,35 +60,21 @@ def parse_args() -> argparse.Namespace:
         'analysis/attention_maps.py configs/vars/rvt-tiny-vars-d_8xb128_in1k.py vars.pth --corrupt gaussian_noise:3 '
         '--timm deit_tiny_patch16_224 pretrained --images street.jpg --out noise',
     )
-    parser.add_argument(
-        '--layer',
-        type=int,
-        nargs='+',
-        default=[-1],
-        metavar='N',
-        help='number of the attention layer, from 0; negative numbers count from the end (default: -1). Of one layer '
-        'of one model the maps and heads are drawn, of several a line for each: means over the heads, or the heads '
-        'that --heads names',
+    help = (
+        'number of the attention layer, from 0, or -1 for the last (default: -1); of one layer all maps and heads '
+        'are drawn, of several the means'
     )
-    parser.add_argument(
-        '--query',
-        type=int,
-        nargs=2,
-        metavar=('ROW', 'COLUMN'),
-        help='pixel of the image file whose attention is drawn (default: the middle)',
+    parser.add_argument('--layer', type=int, nargs='+', default=[-1], metavar='N', help=help)
+    help = 'pixel of the image file whose attention is drawn (default: the middle)'
+    parser.add_argument('--query', type=int, nargs=2, metavar=('ROW', 'COLUMN'), help=help)
+    help = (
+        'map whose heads are drawn: attention (default), a part of it, such as window, pooled or position, or '
+        f'{RECEIVED}: what each token gets'
     )
-    parser.add_argument(
-        '--part',
-        default=ATTENTION,
-        metavar='MAP',
-        help='map whose heads are drawn: attention (default), or a part of it, such as window, pooled, content, '
-        f'position, Gaussian, step 0; or {RECEIVED}: what each token gets, the mean over all queries, of VARS how '
-        'strongly it is reconstructed',
-    )
-    parser.add_argument(
-        '--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all of a single layer)'
-    )
-    parser.add_changes()
+    parser.add_argument('--part', default=ATTENTION, metavar='MAP', help=help)
+    help = 'heads to draw, from 0 (default: all of a single layer)'
+    parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help=help)
+    parser.add_shared('--corrupt', '--attack', '--epsilon')
     parser.add_backbone_arguments(f'{TABLE} and a drawing of each image', max_images=4)
     return parser.parse_args()
 
@@ -100,47 +84,26 @@ def main() -> None:
     args = parse_args()
     changes = Changes.read(args)
     report = Report(args.out, TABLE, *([CONSISTENCY] if changes else []))
-    models = []
-    for source in read_sources(args):
-        backbone, weights = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
-        conditions = conditions_of(source.config, source.checkpoint, backbone, changes, args.size, args.device)
-        models.append(Model(source.name, source.config, backbone, weights, conditions))
-    paths = find_images(models[0].config, args.images, args.max_images)
+    models = [Model.build(source, changes, args.size, args.device) for source in read_sources(args)]
+    paths = find_images(models[0].source.config, args.images, args.max_images)
 
     results = []
     for number, path in enumerate(track(paths, description='images')):
         drawing = f'{number:03d}_{path.stem}.png'
         found = [look_at(model, path, args) for model in models]
         for model, of_model in zip(models, found):
-            about = dict(image=str(path), drawing=drawing, model=model.name, weights=model.weights)
+            about = dict(image=str(path), drawing=drawing, model=model.source.name, weights=model.weights)
             results += [
-                dict(about, **numbers) for seen in of_model for numbers in numbers_of(seen, of_model[0], args)
+                about | numbers for seen in of_model.values() for numbers in numbers_of(seen, of_model[CLEAN], args)
             ]
         report.write_figure(drawing, draw(models, found, args.part, args.heads))
-    report.write_json(
-        TABLE, dict(config=args.config or models[0].name, weights=models[0].weights, images=results), indent=None
-    )
+    about = dict(config=args.config or models[0].source.name, weights=models[0].weights)
+    report.write_json(TABLE, dict(about, images=results), indent=None)
     for model, of_model in zip(models, found):
-        print(f'{model.name}: {", ".join(attention.layer for attention in of_model[0].layers)}')
+        print(f'{model.source.name}: {", ".join(attention.layer for attention in of_model[CLEAN].layers)}')
     if changes:
         write_consistency(report, results)
     print(f'{report}  {len(paths)} drawings such as {report.path(drawing)}')
-
-
-@dataclass
-class Model:
-    """A backbone to look into, and the states in which it gets images."""
-
-    name: str
-    config: Config
-    backbone: nn.Module
-    weights: str
-    conditions: list[Condition]
-
-    @property
-    def kind(self) -> str:
-        """The class of the backbone, or the name of timm's model."""
-        return getattr(self.backbone, 'name', type(self.backbone).__name__)
 
 
 @dataclass
@@ -153,78 +116,76 @@ class Seen:
     layers: list[Attention]
 
 
-def look_at(model: Model, path: Path, args: argparse.Namespace) -> list[Seen]:
+def look_at(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Seen]:
     """The attention of a model to an image in each state, the image as it is first."""
-    seen = []
-    for condition in model.conditions:
-        image = condition.read(path)
-        recordings = record_attention(model.backbone, image.inputs)
-        if not recordings:
-            raise InputError(f'{model.name} has no attention layer that can be looked into: it is {model.kind}')
+    seen = {}
+    for condition, read in model.readers.items():
+        image = read(path)
+        recordings = attention_layers(model.source.name, model.backbone, image.inputs)
         query = tuple(args.query or (length // 2 for length in image.original_size))
-        layers = [
-            attention_of(choose_layer(recordings, layer), image, query, args.part == RECEIVED) for layer in args.layer
-        ]
-        seen.append(Seen(condition.name, image, query, layers))
+        chosen = [numbered(recordings, layer, '--layer') for layer in args.layer]
+        layers = [attention_of(recording, image, query, args.part == RECEIVED) for recording in chosen]
+        seen[condition] = Seen(condition, image, query, layers)
     return seen
 
 
-def draw(models: list[Model], found: list[list[Seen]], part: str, heads: list[int] | None) -> Figure:
+def draw(models: list[Model], found: list[dict[str, Seen]], part: str, heads: list[int] | None) -> Figure:
     """One layer of one model in full, several layers of one model, several models, or several states of the image."""
     sources = [Path(model.weights).name for model in models]
-    kinds = [model.kind for model in models]
-    names = kinds if len(set(kinds)) == len(kinds) else [model.name for model in models]
+    kinds = [getattr(model.backbone, 'name', type(model.backbone).__name__) for model in models]
+    names = kinds if len(set(kinds)) == len(kinds) else [model.source.name for model in models]
     titles = [f'{name}, {source}' for name, source in zip(names, sources)]
-    if len(found[0]) > 1:
-        lines = {}
-        for name, of_model in zip(names, found):
-            for seen in of_model:
-                lines.setdefault(seen.condition, []).extend(captioned(name, seen, of_model[0], part))
-        return draw_conditions(lines, part, '; '.join(titles))
-    firsts = [seen for (seen,) in found]
-    if heads is not None and len(firsts) * len(firsts[0].layers) > 1:
-        of_layers = [
-            (f'{name}\n{attention.layer}', seen.image, attention)
+    title = '; '.join(titles)
+    firsts = [of_model[CLEAN] for of_model in found]
+    image, layers = firsts[0].image, firsts[0].layers
+    if len(found[0]) > 1:  # a line for each state, with the layers of all models
+        lines = []
+        for condition in found[0]:
+            line = [Picture(f'{condition}, in pixels', found[0][condition].image, layers[0])]
+            for name, of_model in zip(names, found):
+                line += captioned(name, of_model[condition], of_model[CLEAN], part)
+            lines.append(line)
+        return draw_lines(lines, title)
+    if heads is not None and len(models) * len(layers) > 1:  # a line for each layer of each model, with its heads
+        lines = [
+            [Picture(f'{name}\n{attention.layer}', seen.image, attention)]
+            + pictures_of_heads(seen.image, attention, part, heads)
             for name, seen in zip(names, firsts)
             for attention in seen.layers
         ]
-        return draw_heads(of_layers, part, heads, '; '.join(titles))
-    if len(models) > 1:
-        of_models = {title: (seen.image, seen.layers) for title, seen in zip(titles, firsts)}
-        return draw_models(of_models, part)
-    (seen,) = firsts
-    if len(seen.layers) > 1:
-        return draw_layers(seen.image, seen.layers, f'{models[0].name}, {sources[0]}')
-    title = f'{seen.layers[0].layer} of {models[0].name}, {sources[0]}'
-    return draw_attention(seen.image, seen.layers[0], part, heads, title)
+        return draw_lines(lines, title, max(map(len, lines)))
+    if len(models) > 1:  # a line for each layer, with all models; one layer of many models takes two lines
+        lines = [[FREE] for _ in layers]
+        lines[0] = [Picture(PHOTO, image, layers[0])]
+        for number, line in enumerate(lines):
+            line += [
+                Picture(f'{of_model}\n{seen.layers[number].layer}', seen.image, seen.layers[number], part)
+                for of_model, seen in zip(titles, firsts)
+            ]
+        columns = 1 + len(models)
+        return draw_lines(lines, None, -(-columns // 2) if len(lines) == 1 and columns > MAX_IN_ONE_LINE else columns)
+    if len(layers) > 1:
+        return draw_layers(image, layers, f'{models[0].source.name}, {sources[0]}')
+    return draw_attention(
+        image, layers[0], part, heads, f'{layers[0].layer} of {models[0].source.name}, {sources[0]}'
+    )
 
 
-def captioned(name: str, seen: Seen, clean: Seen, part: str) -> list[tuple[str, PreparedImage, Attention]]:
-    """The layers of a model in one state of the image, each with a title."""
-    lines = []
+def captioned(name: str, seen: Seen, clean: Seen, part: str) -> Iterator[Picture]:
+    """The layers of a model in one state of the image, each with its consistency with the image as it is."""
     for attention, before in zip(seen.layers, clean.layers):
-        second = attention.layer
+        text = attention.layer
         if seen is not clean:
             values = compare(attention, before, seen.image, part)
-            second = f'correlation {values["correlation"]:.2f}, IoU {values["iou"]:.2f}'
-        lines.append((f'{name}\n{second}', seen.image, attention))
-    return lines
+            text = f'correlation {values["correlation"]:.2f}, IoU {values["iou"]:.2f}'
+        yield Picture(f'{name}\n{text}', seen.image, attention, part)
 
 
 def compare(
     attention: Attention, clean: Attention, image: PreparedImage, part: str, head: int | None = None
 ) -> dict[str, float]:
     """The consistency of a map, of a head or the mean of all, with that of the image as it is."""
-    height, width = image.pixels.shape[:2]
-    size = tuple(image.inputs.shape[2:])
-    one, other = (relative_weight(maps.parts[part], head, size)[:height, :width] for maps in (clean, attention))
-    return consistency(one, other)
-
-
-def choose_layer(recordings: list[Recording], number: int) -> Recording:
-    if not -len(recordings) <= number < len(recordings):
-        raise InputError(f'--layer must be {-len(recordings)} to {len(recordings) - 1} in this model, got {number}')
-    return recordings[number]
+    return consistency(*(Picture('', image, of_state, part, head).values for of_state in (clean, attention)))
 
 
 def numbers_of(seen: Seen, clean: Seen, args: argparse.Namespace) -> Iterator[dict]:
@@ -235,9 +196,9 @@ def numbers_of(seen: Seen, clean: Seen, args: argparse.Namespace) -> Iterator[di
         if attention.gates:
             numbers['gates'] = attention.gates
         if seen is not clean:
-            heads = max(len(panel.values) for panel in attention.parts[args.part])
-            of_heads = [compare(attention, before, seen.image, args.part, head) for head in range(heads)]
-            numbers['consistency'] = compare(attention, before, seen.image, args.part) | dict(heads=of_heads)
+            heads = [None, *range(attention.num_heads(args.part))]
+            of_mean, *of_heads = (compare(attention, before, seen.image, args.part, head) for head in heads)
+            numbers['consistency'] = of_mean | dict(heads=of_heads)
         numbers['maps'] = []
         for panel in attention.panels:
             values = [[[float(f'{v:.6g}') for v in row] for row in head] for head in panel.values]
@@ -249,23 +210,15 @@ def numbers_of(seen: Seen, clean: Seen, args: argparse.Namespace) -> Iterator[di
 
 def write_consistency(report: Report, results: list[dict]) -> None:
     """Write how consistent the maps of each image are, and print the means over the images."""
-    changed = [result for result in results if 'consistency' in result]
     keys = ('model', 'layer', 'condition')
-    report.write_csv(
-        CONSISTENCY,
-        [
-            {key: result[key] for key in ('image', *keys)}
-            | {measure: result['consistency'][measure] for measure in MEASURES}
-            for result in changed
-        ],
-    )
-    values = {}
-    for result in changed:
-        values.setdefault(tuple(result[key] for key in keys), []).append(result['consistency'])
-    cells = [
-        (*place, *(f'{np.nanmean([value[measure] for value in of_place]):.3f}' for measure in MEASURES))
-        for place, of_place in values.items()
-    ]
+    rows, of_places = [], {}
+    for result in results:
+        if 'consistency' in result:
+            values = {measure: result['consistency'][measure] for measure in MEASURES}
+            rows.append({key: result[key] for key in ('image', *keys)} | values)
+            of_places.setdefault(tuple(result[key] for key in keys), []).append(list(values.values()))
+    report.write_csv(CONSISTENCY, rows)
+    cells = [(*place, *(f'{mean:.3f}' for mean in np.nanmean(values, 0))) for place, values in of_places.items()]
     print_table('maps beside those of the images as they are, means over the images', (*keys, *MEASURES), cells)
 
 

@@ -16,7 +16,7 @@ scanpath saliency (VARS, table 5).
 
 import argparse
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 import mmcv
 import numpy as np
@@ -25,10 +25,10 @@ from matplotlib.figure import Figure
 from mmengine.config import Config
 from rich.progress import track
 
+from bioattn_mm.analysis.attention import attention_received
 from bioattn_mm.analysis.attention_segmentation import (
     Sample,
     above_threshold,
-    attention_received,
     read_dataset,
     read_fixations,
     read_masks,
@@ -36,13 +36,12 @@ from bioattn_mm.analysis.attention_segmentation import (
     scores,
     to_file,
 )
-from bioattn_mm.analysis.heat import draw_heat
-from bioattn_mm.analysis.images import ImageReader
-from bioattn_mm.analysis.models import Source, build_backbone, read_sources
+from bioattn_mm.analysis.conditions import CLEAN, Model
+from bioattn_mm.analysis.figures import draw_heat, panels
+from bioattn_mm.analysis.models import Source, attention_layers, numbered, read_sources
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers import record_attention
 from bioattn_mm.runtime.arguments import number_to
 
 FILES = ('attention_segmentation.csv', 'attention_segmentation.json', 'attention_segmentation.png')
@@ -63,39 +62,21 @@ def parse_args() -> argparse.Namespace:
         'analysis/attention_segmentation.py configs/vars/rvt-tiny-vars-d_8xb128_in1k.py vars.pth '
         '--images MIT1003/ALLSTIMULI --fixations MIT1003/ALLFIXATIONMAPS --max-images 1003 --out saliency',
     )
-    parser.add_argument(
-        '--layer',
-        type=int,
-        nargs='+',
-        metavar='N',
-        help='numbers of the attention layers, from 0; negative numbers count from the end (default: all)',
+    help = 'numbers of the attention layers, from 0; negative numbers count from the end (default: all)'
+    parser.add_argument('--layer', type=int, nargs='+', metavar='N', help=help)
+    help = (
+        'from 0, the least attention of an image, to 1, the most: what lies above is taken for the objects '
+        '(default: 0.3)'
     )
-    parser.add_argument(
-        '--threshold',
-        type=number_to(1),
-        default=0.3,
-        metavar='PART',
-        help='from 0, the least attention of an image, to 1, the most: what lies above is taken for the objects '
-        '(default: 0.3)',
-    )
-    parser.add_argument(
-        '--classes',
-        nargs='+',
-        metavar='NAME',
-        help="names of the config's classes that are foreground (default: all but 'background')",
-    )
+    parser.add_argument('--threshold', type=number_to(1), default=0.3, metavar='PART', help=help)
+    help = "names of the config's classes that are foreground (default: all but 'background')"
+    parser.add_argument('--classes', nargs='+', metavar='NAME', help=help)
     parser.add_argument('--masks', metavar='DIR', help='folder of label maps, PNG, named as the images of --images')
-    parser.add_argument(
-        '--fixations', metavar='DIR', help='folder of NAME_fixPts.jpg for each image of --images, as MIT1003 has it'
-    )
+    help = 'folder of NAME_fixPts.jpg for each image of --images, as MIT1003 has it'
+    parser.add_argument('--fixations', metavar='DIR', help=help)
     parser.add_argument('--split', metavar='FILE', help='names of the images of --images that count, one a line')
-    parser.add_integer(
-        '--queries',
-        minimum=1,
-        default=256,
-        metavar='N',
-        help='queries that attention is averaged over (default: 256)',
-    )
+    help = 'queries that attention is averaged over (default: 256)'
+    parser.add_integer('--queries', minimum=1, default=256, metavar='N', help=help)
     parser.add_backbone_arguments(', '.join(FILES), max_images=100)
     return parser.parse_args()
 
@@ -103,8 +84,8 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    if not 0 <= args.threshold < 1:
-        raise InputError(f'--threshold must be at least 0 and below 1, got {args.threshold:g}')
+    if args.threshold == 1:
+        raise InputError('--threshold must be at least 0 and below 1, got 1')
     if bool(args.images) != bool(args.masks or args.fixations) or args.images and args.classes:
         raise InputError('--images goes together with --masks or --fixations, and without --classes')
     if args.masks and args.fixations:
@@ -115,13 +96,15 @@ def main() -> None:
     sources = read_sources(args)
     samples = read_samples(args, sources[0].config)
     measures = SALIENCY if args.fixations else MEASURES
-    best = next(iter(measures))
 
-    weights, rows, drawn = {}, [], []
+    weights, rows, drawn = {}, [], {}
     for source in sources:
         weights[source.name], of_model, maps = measure(source, samples, args)
         rows += of_model
-        drawn += maps
+        # Of each model the layer is drawn whose mean map is the best.
+        of_layers = [row for row in of_model if row['head'] == MEAN]
+        best = max(of_layers, key=lambda row: np.nan_to_num(row[next(iter(measures))], nan=-np.inf))['layer']
+        drawn[f'{source.name}, layer {best}'] = maps[best]
     everything = {}
     if not args.fixations:
         everything = means([scores(np.ones_like(sample.foreground), sample) for sample in samples])
@@ -129,13 +112,8 @@ def main() -> None:
     report.write_csv(FILES[0], rows)
     document = dict(weights=weights, images=len(samples), threshold=args.threshold, everything=everything, heads=rows)
     report.write_json(FILES[1], document)
-    report.write_figure(FILES[2], draw(samples[:NUM_DRAWN], best_layers(drawn, rows, best), measures))
-    title = f'{len(samples)} images'
-    if args.fixations:
-        cells = [(row['model'], row['layer'], f'{row["nss"]:.3f}') for row in rows if row['head'] == MEAN]
-        print_table(f'{title}, normalised scanpath saliency', ('model', 'layer', *measures.values()), cells)
-    else:
-        print_rows(rows, everything, f'{title}, attention above {args.threshold:g}')
+    report.write_figure(FILES[2], draw(samples[:NUM_DRAWN], drawn, measures))
+    print_rows(rows, everything, f'{len(samples)} images', args.threshold)
     print(report)
 
 
@@ -160,54 +138,45 @@ def read_samples(args: argparse.Namespace, config: Config) -> list[Sample]:
     return samples
 
 
-def measure(source: Source, samples: list[Sample], args: argparse.Namespace) -> tuple[str, list[dict], list[tuple]]:
+def measure(
+    source: Source, samples: list[Sample], args: argparse.Namespace
+) -> tuple[str, list[dict], dict[int, list[tuple]]]:
     """Compare the attention of a model with the samples.
 
     Returns:
-        What its weights are; a row for each layer and head, and for their mean; and what may be drawn: model, layer,
-        number of the image, map, what is chosen of it, and its measures.
+        What its weights are; a row for each layer and head, and for their mean; and for each layer what may be drawn
+        of the first images: the mean map, what is chosen of it, and its measures.
 
     Raises:
         InputError: The model has no attention that can be looked into, or a mask is of another size than its image.
     """
-    backbone, weights = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
-    reader = ImageReader(source.config, args.size, args.device)
-    found, drawn = {}, []
-    for number, sample in enumerate(track(samples, description=source.name)):
-        image = reader(sample.image)
+    model = Model.build(source, size=args.size, device=args.device)
+    found, drawn = {}, {}
+    for sample in track(samples, description=source.name):
+        image = model.readers[CLEAN](sample.image)
         if image.original_size != sample.foreground.shape:
             sizes = ('{1} x {0}'.format(*size) for size in (sample.foreground.shape, image.original_size))
             raise InputError('the mask of {} has {} pixels, the image {}'.format(sample.image, *sizes))
-        recordings = record_attention(backbone, image.inputs)
-        if not recordings:
-            raise InputError(f'{source.name} has no attention layer that can be looked into')
-        for layer in layers_of(args.layer, len(recordings)):
-            received = attention_received(recordings[layer], args.queries)
-            maps = {MEAN: received.mean(0), **dict(enumerate(received))}
-            for head, values in maps.items():
-                chosen = to_file(above_threshold(values, args.threshold).astype(np.uint8), image, values.shape)
+        recordings = list(enumerate(attention_layers(source.name, model.backbone, image.inputs)))
+        for layer, recording in [
+            numbered(recordings, number, '--layer') for number in args.layer or ()
+        ] or recordings:
+            received = attention_received(recording, args.queries)
+            for head, values in {MEAN: received.mean(0), **dict(enumerate(received))}.items():
+                pixels = to_file(values, image)
+                chosen = to_file(above_threshold(values, args.threshold).astype(np.uint8), image)
                 if args.fixations:
-                    pixels = to_file(values, image, values.shape)
                     of_image = dict(nss=scanpath_saliency(pixels, sample.foreground))
                 else:
                     of_image = scores(chosen.astype(bool), sample)
-                found.setdefault((layer, recordings[layer].name, head), []).append(of_image)
-                if head == MEAN and number < NUM_DRAWN:
-                    map_ = to_file(values, image, values.shape)
-                    drawn.append((source.name, layer, number, map_, chosen, of_image))
+                found.setdefault((layer, recording.name, head), []).append(of_image)
+                if head == MEAN and len(drawn.setdefault(layer, [])) < NUM_DRAWN:
+                    drawn[layer].append((pixels, chosen, of_image))
     rows = [
         dict(model=source.name, layer=layer, name=name, head=head, **means(of_images))
         for (layer, name, head), of_images in found.items()
     ]
-    return weights, rows, drawn
-
-
-def layers_of(asked: list[int] | None, number: int) -> list[int]:
-    """The numbers of the layers, from 0."""
-    for layer in asked or ():
-        if not -number <= layer < number:
-            raise InputError(f'--layer must be {-number} to {number - 1} in this model, got {layer}')
-    return [layer % number for layer in asked] if asked else list(range(number))
+    return model.weights, rows, drawn
 
 
 def means(of_images: list[dict[str, float]]) -> dict[str, float]:
@@ -215,39 +184,25 @@ def means(of_images: list[dict[str, float]]) -> dict[str, float]:
     return {key: float(np.nanmean([values[key] for values in of_images])) for key in of_images[0]}
 
 
-def best_layers(drawn: list[tuple], rows: list[dict], measure: str) -> dict[str, list[tuple]]:
-    """What is to be drawn of each model: the maps of the layer whose mean map is the best by a measure."""
-    best = {}
-    for row in rows:
-        if row['head'] == MEAN and row[measure] > best.get(row['model'], (-np.inf, 0))[0]:
-            best[row['model']] = row[measure], row['layer']
-    return {
-        f'{model}, layer {layer}': [entry for entry in drawn if entry[:2] == (model, layer)]
-        for model, (_, layer) in best.items()
-    }
-
-
 def draw(samples: list[Sample], models: dict[str, list[tuple]], measures: dict[str, str]) -> Figure:
     """Draw a line for each image: its mask, and the maps of the models with the outline of what they choose.
 
     Of fixations (`measures` is `SALIENCY`) the points, and the maps alone.
     """
-    measure, name_of_measure = next(iter(measures.items()))
+    (measure, name_of_measure), *_ = measures.items()
     columns = 1 + len(models)
-    figure = Figure(figsize=(2.6 * columns, 2.3 * len(samples)), layout='constrained')
-    axes = figure.subplots(len(samples), columns, squeeze=False)
+    figure, axes = panels(len(samples) * columns, columns, 2.6, 2.3, 0)
     for number, sample in enumerate(samples):
         picture = mmcv.imread(str(sample.image), channel_order='rgb')
-        axis = axes[number, 0]
-        axis.imshow(picture)
+        first, *others = axes[number * columns : (number + 1) * columns]
+        first.imshow(picture)
         if measures is SALIENCY:
-            axis.scatter(*np.nonzero(sample.foreground)[::-1], s=2, color='red')
+            first.scatter(*np.nonzero(sample.foreground)[::-1], s=2, color='red')
         else:
-            outline(axis, sample.foreground)
-        axis.set_title(f'image and {"fixations" if measures is SALIENCY else "mask"}, in pixels', fontsize=7)
-        axis.tick_params(labelsize=6)
-        for axis, (name, entries) in zip(axes[number, 1:], models.items()):
-            _, _, _, values, chosen, of_image = entries[number]
+            outline(first, sample.foreground)
+        first.set_title(f'image and {"fixations" if measures is SALIENCY else "mask"}, in pixels', fontsize=7)
+        for axis, (name, maps) in zip(others, models.items()):
+            values, chosen, of_image = maps[number]
             axis.imshow(draw_heat(picture, (values - values.min()) / (np.ptp(values) or 1)))
             if measures is MEASURES:
                 outline(axis, chosen)
@@ -263,24 +218,22 @@ def outline(axis: Axes, mask: np.ndarray) -> None:
         axis.contour(mask, levels=[0.5], colors='black', linewidths=0.7)
 
 
-def print_rows(rows: list[dict], everything: dict[str, float], title: str) -> None:
-    """Print the mean map of each layer, and its best head."""
-    cells = []
+def print_rows(rows: list[dict], everything: dict[str, float], title: str, threshold: float) -> None:
+    """Print the mean map of each layer, and its best head; of fixations the saliency alone."""
+    cells, of_layers = [], {}
     for row in rows:
-        if row['head'] != MEAN:
-            continue
-        heads = [
-            other
-            for other in rows
-            if (other['model'], other['layer']) == (row['model'], row['layer']) and other['head'] != MEAN
-        ]
+        of_layers.setdefault((row['model'], row['layer']), []).append(row)
+    if not everything:
+        cells = [(*place, f'{mean["nss"]:.3f}') for place, (mean, *_) in of_layers.items()]
+        print_table(f'{title}, normalised scanpath saliency', ('model', 'layer', *SALIENCY.values()), cells)
+        return
+    for place, (mean, *heads) in of_layers.items():
         best = max(heads, key=lambda head: head['jaccard'])
-        measures = (*(row[key] for key in MEASURES), best['jaccard'], best['miou'])
-        values = (f'{100 * value:.1f}' for value in measures)
-        cells.append((row['model'], row['layer'], *values, best['head']))
+        measures = (*(mean[key] for key in MEASURES), best['jaccard'], best['miou'])
+        cells.append((*place, *(f'{100 * value:.1f}' for value in measures), best['head']))
     cells.append((EVERYTHING, '', *(f'{100 * everything[key]:.1f}' for key in MEASURES), '', '', ''))
     columns = ('model', 'layer', *MEASURES.values(), 'of best head', 'mIoU', 'head')
-    print_table(f'{title}; all in %', columns, cells)
+    print_table(f'{title}, attention above {threshold:g}; all in %', columns, cells)
 
 
 if __name__ == '__main__':

@@ -11,33 +11,32 @@ import argparse
 import copy
 import functools
 import statistics
-import sys
 from collections.abc import Callable
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 from matplotlib.figure import Figure
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from rich.console import Console
-from rich.progress import Progress
 
 from bioattn_mm.analysis.evaluation import TrainedModel, beside, choose_metric, timm_classifier
 from bioattn_mm.analysis.models import PRETRAINED
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.reports import Report, print_table
+from bioattn_mm.cli.reports import Report, print_table, progress_of_tests
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import unique_name
-from bioattn_mm.models.backbones.transnext import TEST_MODES
 from bioattn_mm.registry import MODELS
-from bioattn_mm.run_config.config import load_config, set_bias_mode
-from bioattn_mm.run_config.model_check import model_of
-from bioattn_mm.run_config.pipelines import set_crop_size
-from bioattn_mm.run_config.runner import now
+from bioattn_mm.runtime.files import unique_name
+from bioattn_mm.systems.transnext.backbone import TEST_MODES
+from bioattn_mm.training.config.loading import load_config, set_bias_mode
+from bioattn_mm.training.config.model_check import model_of
+from bioattn_mm.training.runner import now
 
 FILES = ('table.csv', 'plot.png')
 SIZES = (224, 320, 448, 512, 640, 768, 896, 1024)
+# Classifiers are tested on crops of this ratio to the short side, and on whole images from this size in pixels.
+CROP_RATIO = 224 / 256
+WHOLE_FROM = 384
 # Those of TransNeXt's table 5.
 CLASSIFICATION_SIZES = (224, 256, 320, 384, 480, 512, 640)
 # A model with a position bias, or None for one without a choice, as a function of the size of the images.
@@ -52,41 +51,24 @@ def parse_args() -> argparse.Namespace:
         'analysis/benchmark_extrapolation.py configs/transnext/transnext-tiny_8xb128_in1k.py '
         'transnext_tiny_224_1k.pth --timm convnext_base.fb_in1k pretrained --out extrapolation',
     )
-    parser.add_config()
-    parser.add_checkpoint()
+    parser.add_shared('config', 'checkpoint')
     parser.add_out(', '.join(FILES))
-    parser.add_integer(
-        '--sizes',
-        minimum=32,
-        nargs='+',
-        help=f'short sides in pixels (default: {" ".join(map(str, SIZES))}), of classifiers crops (default: '
-        f'{" ".join(map(str, CLASSIFICATION_SIZES))})',
+    of_all, of_classifiers = (' '.join(map(str, sizes)) for sizes in (SIZES, CLASSIFICATION_SIZES))
+    help = f'short sides in pixels (default: {of_all}), of classifiers crops (default: {of_classifiers})'
+    parser.add_integer('--sizes', minimum=32, nargs='+', help=help)
+    help = (
+        f'position biases of TransNeXt (default: all): {", ".join(TEST_MODES)}, which extrapolates without length '
+        'scaling'
     )
-    parser.add_argument(
-        '--modes',
-        nargs='+',
-        choices=TEST_MODES,
-        help='position biases of TransNeXt (default: all); linear pools to 1/32 of the training size, '
-        'model.backbone.img_size; unscaled extrapolates without length scaling',
-    )
-    parser.add_argument(
-        '--compare',
-        nargs=2,
-        action='append',
-        default=[],
-        metavar=('CONFIG', 'CHECKPOINT'),
-        help="another classifier on the same images, also of mmpretrain's own configs; repeat the option for more",
-    )
-    parser.add_argument(
-        '--timm',
-        nargs=2,
-        action='append',
-        default=[],
-        metavar=('NAME', 'CHECKPOINT'),
-        help=f"a classifier of timm on the same images; '{PRETRAINED}' stands for timm's own weights; repeat the "
-        'option for more',
-    )
-    parser.add_metric()
+    parser.add_argument('--modes', nargs='+', choices=TEST_MODES, metavar='MODE', help=help)
+    for option, name, help in (
+        ('--compare', 'CONFIG', "another classifier on the same images, also of mmpretrain's own configs"),
+        ('--timm', 'NAME', f"a classifier of timm on the same images; '{PRETRAINED}' stands for timm's own weights"),
+    ):
+        help += '; repeat the option for more'
+        names = (name, 'CHECKPOINT')
+        parser.add_argument(option, nargs=2, action='append', default=[], metavar=names, help=help)
+    parser.add_shared('--metric')
     parser.add_config_options()
     return parser.parse_args()
 
@@ -96,29 +78,27 @@ def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
     # Images are tested whole, as with --tta, so that the backbone sees the size that is asked for.
-    config = load_config(
-        args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=('test_dataloader',), tta=True
-    )
+    options = dict(mini=args.mini, cfg_options=args.cfg_options, dataloaders=('test_dataloader',))
+    config = load_config(args.config, tta=True, **options)
     sizes = args.sizes or (CLASSIFICATION_SIZES if config.default_scope == 'mmpretrain' else SIZES)
     entrants = read_entrants(args, config)
     logs = str(report.path('logs'))
 
     rows = []
-    # On stdout as it is now: during a test it is redirected to a file, for what evaluators print.
-    with Progress(console=Console(file=sys.stdout)) as progress:
+    with progress_of_tests() as progress:
         task = progress.add_task('', total=len(entrants) * len(sizes))
         for name, mode, model_at in entrants:
             for size in sizes:
                 progress.update(task, description=f'{label(name, mode)}, {size} pixels')
                 measured = measure(name, mode, model_at(size), size, args.metric, logs)
                 rows.append(dict(model=name, bias_mode=mode, **measured))
-                report.write_csv('table.csv', rows)  # now, so that an interruption loses nothing
+                report.write_csv('table.csv', rows)  # written now, so that an interruption loses nothing
                 progress.advance(task)
     report.write_figure('plot.png', draw(rows))
-    cells = (
-        (label(row['model'], row['bias_mode']), row['size'], f'{row["value"]:.4g}', f'{row["seconds_per_image"]:.3f}')
-        for row in rows
-    )
+    cells = []
+    for row in rows:
+        values = f'{row["value"]:.4g}', f'{row["seconds_per_image"]:.3f}'
+        cells.append((label(row['model'], row['bias_mode']), row['size'], *values))
     print_table(rows[0]['metric'], ('model', 'size', rows[0]['metric'], 'seconds an image'), cells)
     print(report)
 
@@ -137,7 +117,7 @@ def read_entrants(args: argparse.Namespace, config: Config) -> list[Entrant]:
         modes = bias_modes(of_model, args.modes)
         for mode in modes:
             if mode:
-                set_bias_mode(copy.deepcopy(of_model), mode)  # so that none is found to be impossible after hours
+                set_bias_mode(copy.deepcopy(of_model), mode)  # all are built before hours of tests
         model = TrainedModel.read(of_model, checkpoint)
         model.weights_for(model_of(of_model))
         entrants += [(name, mode, lambda size, model=model: model) for mode in modes]
@@ -178,10 +158,9 @@ def measure(name: str, mode: str | None, model: TrainedModel, size: int, metric:
     stopwatch = Stopwatch()
     try:
         metrics = model.test(config, stopwatch)
-    except AssertionError as error:  # of timm's models, some take some sizes alone
-        raise InputError(
-            f'{name} takes no images of {size} pixels: {error}; leave the size or the model out'
-        ) from error
+    except AssertionError as error:  # some of timm's models take some sizes alone
+        reason = f'{error}; leave the size or the model out'
+        raise InputError(f'{name} takes no images of {size} pixels: {reason}') from error
     metric = choose_metric(metrics, metric)
     seconds = statistics.median(stopwatch.seconds)
     return dict(size=size, metric=metric, value=metrics[metric], seconds_per_image=seconds)
@@ -210,6 +189,23 @@ def set_size(pipeline: list[dict], size: int) -> None:
     if len(resizes) != 1:
         raise InputError(f'the test pipeline must have one Resize, this config has {len(resizes)}')
     resizes[0].update(scale=(100 * size, size), keep_ratio=True)
+
+
+def set_crop_size(pipeline: list[dict], size: int) -> None:
+    """Let a classifier's pipeline give images of size x size pixels: their centre, from `WHOLE_FROM` on all of it."""
+    places = [place for place, step in enumerate(pipeline) if step['type'] in ('ResizeEdge', 'Resize', 'CenterCrop')]
+    if not places:
+        raise InputError('the test pipeline of a classifier must have ResizeEdge and CenterCrop, or Resize')
+    resize = pipeline[places[0]]
+    options = {key: resize[key] for key in ('backend', 'interpolation') if key in resize}
+    if size < WHOLE_FROM:
+        steps = [
+            dict(type='ResizeEdge', scale=int(size / CROP_RATIO), edge='short', **options),
+            dict(type='CenterCrop', crop_size=size),
+        ]
+    else:
+        steps = [dict(type='Resize', scale=(size, size), **options)]
+    pipeline[places[0] : places[-1] + 1] = steps
 
 
 def draw(rows: list[dict]) -> Figure:

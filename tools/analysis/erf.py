@@ -13,32 +13,23 @@ to 4).
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from rich.progress import Progress
-from torch import nn
 
-from bioattn_mm.analysis.conditions import CLEAN, Changes, conditions_of
-from bioattn_mm.analysis.consistency import consistency
-from bioattn_mm.analysis.gaussian_fit import draw_ellipses
-from bioattn_mm.analysis.images import PreparedImage, find_images
-from bioattn_mm.analysis.models import (
-    Source,
-    build_backbone,
-    output_numbers,
-    read_sources,
-    with_initial_positions,
-)
+from bioattn_mm.analysis.conditions import CLEAN, Changes, Model
+from bioattn_mm.analysis.figures import draw_ellipses
+from bioattn_mm.analysis.images import find_images
+from bioattn_mm.analysis.maps import consistency
+from bioattn_mm.analysis.models import numbered, output_numbers, read_sources, with_initial_positions
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
-from bioattn_mm.errors import InputError
 
 FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
 AREAS = tuple(f'area_{100 * share:g}' for share in SHARES)
@@ -59,20 +50,16 @@ def parse_args() -> argparse.Namespace:
         '--attack pgd --epsilon 4/255 --out erf',
         'analysis/erf.py --timm vit_base_patch16_224 pretrained --timm resnet50 pretrained --output -1 --out erf',
     )
-    parser.add_argument(
-        '--output',
-        type=int,
-        metavar='N',
-        help='measure one output of each model, and draw the models side by side: its number among the outputs, from '
-        '0; negative numbers count from the end (default: all outputs, a line for each model)',
+    help = (
+        'draw one output of each model side by side: its number, from 0, or -1 for the last (default: all, a line '
+        'for each model)'
     )
-    parser.add_argument(
-        '--reinit-position',
-        action='store_true',
-        help='also with position embeddings and biases that have their initial values again, and all else as it is '
-        '(figure 4 of the paper on GAB): what a model knows of places by them alone is gone',
+    parser.add_argument('--output', type=int, metavar='N', help=help)
+    help = (
+        'also with position embeddings and biases that have their initial values again (figure 4 of the paper on GAB)'
     )
-    parser.add_changes()
+    parser.add_argument('--reinit-position', action='store_true', help=help)
+    parser.add_shared('--corrupt', '--attack', '--epsilon')
     parser.add_backbone_arguments(', '.join(FILES), max_images=32, size=(224, 224))
     return parser.parse_args()
 
@@ -89,74 +76,50 @@ def main() -> None:
     with Progress() as progress:
         task = progress.add_task('')
         for source in sources:
-            backbone, weights[source.name] = build_backbone(
-                source.config, source.checkpoint, args.device, size=args.size
-            )
-            lines = lines_of(source, backbone, changes, args)
+            model = Model.build(source, changes, args.size, args.device)
+            weights[source.name] = model.weights
+            lines = {condition: (model.backbone, read) for condition, read in model.readers.items()}
+            if args.reinit_position:
+                changed = with_initial_positions(model.backbone, source.config, args.device, args.size)
+                lines[REINITIALISED] = changed, model.readers[CLEAN]
             progress.update(task, total=len(sources) * len(lines) * len(images))
             clean = []
-            for condition, (model, read) in lines.items():
+            for condition, (backbone, read) in lines.items():
                 progress.update(task, description=f'{source.name}, {condition}')
                 inputs = (read(image).inputs for image in progress.track(images, task_id=task))
-                of_line = receptive_fields(model, inputs)
-                outputs = output_numbers(backbone, len(of_line))
+                of_line = receptive_fields(backbone, inputs)
+                outputs = output_numbers(model.backbone, len(of_line))
                 if args.output is not None:
-                    of_line, outputs = ([choose(fields_, args.output)] for fields_ in (of_line, outputs))
+                    of_line, outputs = ([numbered(values, args.output, '--output')] for values in (of_line, outputs))
                 clean = clean or of_line
                 for output, field, other in zip(outputs, of_line, clean, strict=True):
+                    place = dict(model=source.name, condition=condition, output=output)
                     compared = {} if condition == CLEAN else consistency(other, field)
-                    rows.append(measure(source.name, condition, output, field, compared))
+                    rows.append(place | measure(field) | compared)
                 fields += of_line
 
     report.write_csv('erf.csv', rows)
     report.write_json('erf.json', dict(weights=weights, images=len(images), fields=rows))
-    arrays = {array_name(row): field for row, field in zip(rows, fields, strict=True)}
+    arrays = {f'{", ".join(place_of(row))}, output {row["output"]}': field for row, field in zip(rows, fields)}
     np.savez_compressed(report.path('erf.npz'), **arrays)
     report.write_figure('erf.png', draw(rows, fields, weights, by_model=args.output is None))
-    for (name, condition), of_line in by_line(rows).items():
+    of_lines = {}
+    for row in rows:
+        of_lines.setdefault((row['model'], row['condition']), []).append(row)
+    for (name, condition), of_line in of_lines.items():
         print_fields(f'{name}, {weights[name]}, {condition}', of_line)
     print(report)
 
 
-def choose(values: list, number: int) -> object:
-    """One of the values of a model's outputs."""
-    if not -len(values) <= number < len(values):
-        raise InputError(f'--output must be {-len(values)} to {len(values) - 1} in this model, got {number}')
-    return values[number]
+def measure(field: np.ndarray) -> dict[str, float]:
+    """The size of a field, the areas that hold parts of it, and the Gaussian that fits it."""
+    size = dict(height=field.shape[0], width=field.shape[1])
+    return size | dict(zip(AREAS, area_fractions(field))) | fit_field(field)
 
 
-def lines_of(
-    source: Source, backbone: nn.Module, changes: Changes, args: argparse.Namespace
-) -> dict[str, tuple[nn.Module, Callable[[Path], PreparedImage]]]:
-    """The lines of fields of a model by their names: a backbone and what reads the images for it."""
-    conditions = conditions_of(source.config, source.checkpoint, backbone, changes, args.size, args.device)
-    lines = {condition.name: (backbone, condition.read) for condition in conditions}
-    if args.reinit_position:
-        changed = with_initial_positions(backbone, source.config, args.device, args.size)
-        lines[REINITIALISED] = changed, conditions[0].read
-    return lines
-
-
-def measure(model: str, condition: str, output: int, field: np.ndarray, compared: dict[str, float]) -> dict:
-    """One row of the table."""
-    areas = dict(zip(AREAS, area_fractions(field)))
-    height, width = field.shape
-    place = dict(model=model, condition=condition, output=output, height=height, width=width)
-    return dict(**place, **areas, **fit_field(field), **compared)
-
-
-def array_name(row: dict) -> str:
-    """Name of a field in the file of all fields."""
-    changed = '' if row['condition'] == CLEAN else f', {row["condition"]}'
-    return f'{row["model"]}{changed}, output {row["output"]}'
-
-
-def by_line(rows: list[dict]) -> dict[tuple[str, str], list[dict]]:
-    """The rows by model and condition."""
-    lines = {}
-    for row in rows:
-        lines.setdefault((row['model'], row['condition']), []).append(row)
-    return lines
+def place_of(row: dict) -> list[str]:
+    """The model and, if it got other images or positions than its own, the condition of a field."""
+    return [row['model'], *([] if row['condition'] == CLEAN else [row['condition']])]
 
 
 def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str], by_model: bool = True) -> Figure:
@@ -170,9 +133,9 @@ def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str], by
     """
     lines = {}
     for row, field in zip(rows, fields, strict=True):
-        changed = '' if row['condition'] == CLEAN else row['condition']
-        model = f'{row["model"]}, {Path(weights[row["model"]]).name}'
-        line = ', '.join(filter(None, [model, changed])) if by_model else changed or CLEAN
+        name, *changed = place_of(row)
+        model = f'{name}, {Path(weights[name]).name}'
+        line = ', '.join([model, *changed]) if by_model else row['condition']
         title = describe(row) if by_model else f'{model}\n{describe(row)}'
         lines.setdefault(line, []).append((title, row, field))
     columns = max(map(len, lines.values()))
@@ -188,9 +151,8 @@ def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str], by
             axis.axis('off')
         for axis, (title, row, field) in zip(axes, of_line):
             height, width = field.shape
-            image = axis.imshow(
-                np.maximum(field / (field.max() or 1), DARKEST), norm=LogNorm(DARKEST, 1), cmap='viridis'
-            )
+            shown = np.maximum(field / (field.max() or 1), DARKEST)
+            image = axis.imshow(shown, norm=LogNorm(DARKEST, 1), cmap='viridis')
             draw_ellipses(axis, ((width - 1) / 2, (height - 1) / 2), row)
             axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
             axis.set_title(title, fontsize=7)
@@ -202,7 +164,7 @@ def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str], by
 
 def describe(row: dict) -> str:
     title = f'output {row["output"]}\n'
-    if row['r_squared'] != row['r_squared']:
+    if np.isnan(row['r_squared']):
         return f'{title}the mean over the channels is constant'
     areas = [f'{100 * share:g} % in {100 * row[area]:.3g} %' for share, area in zip(SHARES, AREAS)]
     fit = f'sigma {row["sigma_x"]:.1f} x {row["sigma_y"]:.1f} pixels, R^2 {row["r_squared"]:.2f}'
@@ -211,21 +173,17 @@ def describe(row: dict) -> str:
 
 
 def print_fields(title: str, rows: list[dict]) -> None:
+    """Print the fields of a model in one state of the images."""
     cells = []
     for row in rows:
-        measures = (f'{100 * row[area]:.2g}' for area in AREAS)
-        compared = (f'{row[key]:.2f}' for key in ('correlation', 'iou') if key in row)
         sigma = f'{row["sigma_x"]:.3g} x {row["sigma_y"]:.3g}'
-        cells.append((row['output'], *measures, sigma, f'{row["r_squared"]:.2f}', *compared))
+        more = (f'{row[key]:.2f}' for key in ('r_squared', 'correlation', 'iou') if key in row)
+        cells.append((row['output'], *(f'{100 * row[area]:.2g}' for area in AREAS), sigma, *more))
+    columns = ('output', *(f'{100 * share:g} %' for share in SHARES), 'sigma', 'R^2', 'corr.', 'IoU')
     title = f'{title}; percent of the area that hold parts of the field, sigma in pixels'
-    compared = ('corr.', 'IoU') if 'iou' in rows[0] else ()
-    parts = (f'{100 * share:g} %' for share in SHARES)
-    print_table(title, ('output', *parts, 'sigma', 'R^2', *compared), cells)
-    constant = [str(row['output']) for row in rows if row['r_squared'] != row['r_squared']]
-    if constant:
-        print(
-            f'no field of output {", ".join(constant)}: the mean over its channels is constant (untrained LayerNorm)'
-        )
+    print_table(title, columns[: len(cells[0])], cells)
+    if constant := ', '.join(str(row['output']) for row in rows if np.isnan(row['r_squared'])):
+        print(f'no field of output {constant}: the mean over its channels is constant (untrained LayerNorm)')
 
 
 if __name__ == '__main__':

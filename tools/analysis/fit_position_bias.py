@@ -13,16 +13,14 @@ slices.png has the map of every patch, as figure 5 of GAB: at the place of a pat
 """
 
 import argparse
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 import numpy as np
 import timm
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.progress import track
@@ -30,18 +28,17 @@ from timm.layers import RelPosBias, RelPosMlp
 from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import nn
 
-from bioattn_mm.analysis.gaussian_fit import draw_ellipses, fit_gaussian
-from bioattn_mm.analysis.models import SEED, build_backbone
-from bioattn_mm.checkpoints import check_fit, read_state_dict
+from bioattn_mm.analysis.figures import draw_ellipses, panels
+from bioattn_mm.analysis.maps import fit_gaussian
+from bioattn_mm.analysis.models import PRETRAINED, build_backbone, numbered, timm_config
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
-from bioattn_mm.models import GABSwin, GABViT
 from bioattn_mm.ops.relative_bias import bias_of_queries
-from bioattn_mm.run_config.config import read_config
-from bioattn_mm.run_config.installed import find_config
+from bioattn_mm.systems.gab import GABSwin, GABViT
+from bioattn_mm.training.config.loading import read_config
+from bioattn_mm.training.installed import find_config
 
-BACKBONES = (GABViT, GABSwin)
 FILES = ('table.csv', 'table.json', 'centre_patch.png', 'offsets.png', 'slices.png')
 CENTRE, OFFSETS = 'centre patch', 'offsets'
 # Slices along each axis of a drawing; of larger grids every second patch has one, every third, and so on.
@@ -57,36 +54,22 @@ def parse_args() -> argparse.Namespace:
         'analysis/fit_position_bias.py vit_relpos_base_patch16_224 weights.pth --layer 0 --untrained --out first',
         'analysis/fit_position_bias.py configs/gab/upernet_swin_small_ade20k.py iter_160000.pth --out fits',
     )
-    parser.add_argument(
-        'model',
-        help='config with a backbone bioattn_mm.GABViT or bioattn_mm.GABSwin, a file or the name of one that comes '
-        "with the package, or the name of one of timm's models with relative positions, such as "
-        'vit_relpos_small_patch16_224',
+    help = (
+        "config with a backbone GABViT or GABSwin, or one of timm's models with relative positions, such as "
+        'vit_relpos_small_patch16_224'
     )
-    parser.add_argument(
-        'checkpoint', help=f'checkpoint of the whole model, of its backbone, or of ImageNet: {CHECKPOINT_KINDS}'
-    )
+    parser.add_argument('model', help=help)
+    help = f"checkpoint of the whole model, its backbone, or ImageNet: {CHECKPOINT_KINDS}; '{PRETRAINED}': timm's own"
+    parser.add_argument('checkpoint', help=help)
     parser.add_out(', '.join(FILES))
-    parser.add_argument(
-        '--layer',
-        type=int,
-        nargs='+',
-        metavar='N',
-        help='numbers of the layers, from 0; negative numbers count from the end (default: all)',
-    )
-    parser.add_argument(
-        '--untrained', action='store_true', help='draw in slices.png also the bias of random initial weights'
-    )
-    parser.add_integer(
-        '--grid',
-        minimum=3,
-        nargs=2,
-        metavar=('HEIGHT', 'WIDTH'),
-        default=VIT_GRID,
-        help='for GABViT: grid of patches whose offsets the bias is fitted at (default: 14 14, that of 224 pixels); '
-        "GABSwin has that of its window, timm's models that of their input size",
-    )
-    parser.add_trust_checkpoint()
+    help = 'numbers of the layers, from 0; negative numbers count from the end (default: all)'
+    parser.add_argument('--layer', type=int, nargs='+', metavar='N', help=help)
+    help = 'draw in slices.png also the bias of random initial weights'
+    parser.add_argument('--untrained', action='store_true', help=help)
+    help = 'GABViT: grid of patches whose offsets the bias is fitted at (default: 14 14, that of 224 pixels)'
+    size = ('HEIGHT', 'WIDTH')
+    parser.add_integer('--grid', minimum=3, nargs=2, metavar=size, default=VIT_GRID, help=help)
+    parser.add_shared('--trust-checkpoint')
     return parser.parse_args()
 
 
@@ -100,9 +83,8 @@ def main() -> None:
 
     rows = []
     for layer, of_layer in track(maps.items(), description='fitting'):
-        rows += [
-            dict(layer=layer, map=name, **fit_gaussian(bias, from_minimum=True)[0]) for name, bias in of_layer.items()
-        ]
+        for name, bias in of_layer.items():
+            rows.append(dict(layer=layer, map=name, **fit_gaussian(bias, from_minimum=True)))
     report.write_csv('table.csv', rows)
     report.write_json('table.json', rows)
     report.write_figure('centre_patch.png', draw_fits(rows, maps, CENTRE))
@@ -127,30 +109,18 @@ def read_tables(
         layers: Numbers of the layers, None for all.
     """
     if Path(find_config(model)).suffix in ('.py', '.yaml', '.yml', '.json'):
-        backbone, _ = build_backbone(read_config(model), checkpoint, classes=BACKBONES)
+        backbone, _ = build_backbone(read_config(model), checkpoint)
+        if not isinstance(backbone, (GABViT, GABSwin)):
+            raise InputError(f'{model} has the backbone {type(backbone).__name__}: expected GABViT or GABSwin')
+    elif timm.is_model(model) and 'relpos' in model:
+        backbone = build_backbone(timm_config(model), checkpoint)[0].model
     else:
-        backbone = load_from_timm(model, checkpoint)
+        raise InputError(f"{model} is neither a config file nor one of timm's models with relative positions")
     with torch.no_grad():
         tables = {name: table.double().mean(0).numpy() for name, table in tables_of(backbone, grid)}
     if not tables:
         raise InputError(f'{model} has no relative position bias')
-    names = list(tables)
-    for layer in layers or ():
-        if not -len(names) <= layer < len(names):
-            raise InputError(f'--layer must be {-len(names)} to {len(names) - 1} in this model, got {layer}')
-    return {names[layer]: tables[names[layer]] for layer in layers} if layers else tables
-
-
-def load_from_timm(name: str, checkpoint: str | None) -> nn.Module:
-    if not timm.is_model(name) or 'relpos' not in name:
-        raise InputError(f"{name} is neither a config file nor one of timm's models with relative positions")
-    torch.manual_seed(SEED)
-    model = timm.create_model(name)
-    if checkpoint:
-        state_dict = read_state_dict(checkpoint)
-        check_fit(checkpoint, state_dict, model.state_dict())
-        model.load_state_dict(state_dict)
-    return model.eval()
+    return dict(numbered(list(tables.items()), layer, '--layer') for layer in layers) if layers else tables
 
 
 def tables_of(backbone: nn.Module, grid: tuple[int, int]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -204,7 +174,7 @@ def middle_patch(grid: tuple[int, int]) -> tuple[int, int]:
 
 def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: str) -> Figure:
     """Draw the map of each layer, in patches, with the fitted Gaussian at one and two sigma."""
-    figure, axes = panels(maps)
+    figure, axes = panels(len(maps), 6, 2.6, 2.6)
     for axis, (layer, of_layer) in zip(axes, maps.items()):
         (row,) = (row for row in rows if (row['layer'], row['map']) == (layer, name))
         height, width = of_layer[name].shape
@@ -214,7 +184,9 @@ def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: st
         image = axis.imshow(of_layer[name], cmap='viridis', extent=extent)
         figure.colorbar(image, ax=axis, shrink=0.7).ax.tick_params(labelsize=6)
         if name == CENTRE:
-            mark_patch(axis, middle_patch((height, width)))
+            row_of_middle, column = middle_patch((height, width))
+            corner = column - 0.5, row_of_middle - 0.5
+            axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor='red', linewidth=1))
         draw_ellipses(axis, ((width - 1) / 2 - left, (height - 1) / 2 - top), row)
         axis.set(xlim=extent[:2], ylim=extent[2:])
         fit = f'R^2 {row["r_squared"]:.3f}, sigma {row["sigma_x"]:.1f} x {row["sigma_y"]:.1f}'
@@ -226,7 +198,7 @@ def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: st
 
 def draw_slices(tables: dict[str, np.ndarray], columns: int = 4) -> Figure:
     """Draw, for each layer, the map of every patch at the patch's place."""
-    figure, axes = panels(tables, columns, size=3.8)
+    figure, axes = panels(len(tables), columns, 3.8, 3.8)
     for axis, (layer, table) in zip(axes, tables.items()):
         height, width = grid_of(table)
         rows, columns = (range(0, length, -(-length // MAX_SLICES)) for length in (height, width))
@@ -241,24 +213,6 @@ def draw_slices(tables: dict[str, np.ndarray], columns: int = 4) -> Figure:
         axis.set_title(layer, fontsize=8)
     figure.supxlabel('at the place of each patch (query) its bias towards all patches', fontsize=8)
     return figure
-
-
-def panels(layers: dict[str, object], columns: int = 6, size: float = 2.6) -> tuple[Figure, np.ndarray]:
-    """A figure with a panel for each layer, at most so many to a line and so many inches wide."""
-    columns = min(columns, len(layers))
-    lines = math.ceil(len(layers) / columns)
-    figure = Figure(figsize=(size * columns, size * lines + 0.3), layout='constrained')
-    axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    for axis in axes:
-        axis.tick_params(labelsize=6)
-    for axis in axes[len(layers) :]:
-        axis.axis('off')
-    return figure, axes
-
-
-def mark_patch(axis: Axes, place: tuple[int, int]) -> None:
-    """Draw a box around a patch (row, column)."""
-    axis.add_patch(Rectangle((place[1] - 0.5, place[0] - 0.5), 1, 1, fill=False, edgecolor='red', linewidth=1))
 
 
 if __name__ == '__main__':

@@ -5,8 +5,8 @@ Measures of every model with attention: the nonlocality, which is the distance b
 weighted by attention (ConViT, eq. 8 and figure 5). Of some systems: the gates of ConViT (figure 6); the impact of
 content and of position on the attention, PerViT's own nonlocality of both and of their product, and the region of the
 visual field that a head of PerViT attends to (PerViT, eq. 11 to 13, figures 5, 7 and 8); A and sigma of GAB's
-Gaussians; the share of TransNeXt's pooled tokens; how sparse the codes of VARS are. bioattn_mm/layers/locality.py has
-the definitions.
+Gaussians; the share of TransNeXt's pooled tokens; how sparse the codes of VARS are. The
+definitions are in bioattn_mm/systems/common/locality.py.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-import bioattn_mm.process_settings  # noqa: F401
+import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
 import matplotlib
 import numpy as np
@@ -25,14 +25,14 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from rich.progress import track
 from torch import nn
 
-from bioattn_mm.analysis.images import ImageReader, find_images
-from bioattn_mm.analysis.models import build_backbone, read_sources
+from bioattn_mm.analysis.conditions import CLEAN, Model
+from bioattn_mm.analysis.figures import panels
+from bioattn_mm.analysis.images import find_images
+from bioattn_mm.analysis.models import attention_layers, read_sources
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
-from bioattn_mm.errors import InputError
-from bioattn_mm.layers import record_attention
-from bioattn_mm.layers.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
-from bioattn_mm.models.backbones.pervit import ConditionalPosition
+from bioattn_mm.systems.common.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
+from bioattn_mm.systems.pervit.backbone import ConditionalPosition
 
 FILES = ('locality.csv', 'locality.json', 'locality.png')
 # Panels: title, label of the axis, and measures with their names in the legend.
@@ -56,7 +56,6 @@ PANELS = (
 )
 # Impacts are inverse distances, and Phi_c is an exponential that nothing normalises: they span orders of magnitude.
 OVER_DECADES = ('impact on attention', 'nonlocality of Phi')
-REGIONS_TITLE = 'regions of position-based attention'
 
 
 def parse_args() -> argparse.Namespace:
@@ -67,13 +66,11 @@ def parse_args() -> argparse.Namespace:
         'analysis/locality.py configs/pervit/pervit-tiny_8xb128_in1k.py tiny.pth '
         '--compare configs/pervit/pervit-small_8xb128_in1k.py small.pth --images photos --out locality',
     )
-    parser.add_integer(
-        '--queries',
-        minimum=1,
-        metavar='N',
-        help='measure the attention of N tokens of each layer, evenly spread over the image (default: all; '
-        f'{DERIVATIVE_QUERIES} for VARS, where each takes a pass through the recurrence)',
+    help = (
+        'measure the attention of N tokens of each layer, evenly spread over the image (default: all; '
+        f'{DERIVATIVE_QUERIES} for VARS)'
     )
+    parser.add_integer('--queries', minimum=1, metavar='N', help=help)
     parser.add_backbone_arguments(', '.join(FILES), max_images=8)
     return parser.parse_args()
 
@@ -86,14 +83,14 @@ def main() -> None:
     images = find_images(sources[0].config, args.images, args.max_images)
     models, weights = {}, {}
     for source in sources:
-        backbone, weights[source.name] = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
-        reader = ImageReader(source.config, args.size, args.device)
-        images_done = track(images, description=source.name)
-        recordings = (record_attention(backbone, reader(image).inputs) for image in images_done)
-        rows = measure_model(recordings, args.queries)
-        if not rows:
-            raise InputError(f'{source.name} has no attention layer that can be looked into')
-        models[source.name] = Measured(rows, layers_of_one_region(backbone))
+        model = Model.build(source, size=args.size, device=args.device)
+        read = model.readers[CLEAN]
+        recordings = (
+            attention_layers(source.name, model.backbone, read(image).inputs)
+            for image in track(images, description=source.name)
+        )
+        models[source.name] = Measured(measure_model(recordings, args.queries), layers_of_one_region(model.backbone))
+        weights[source.name] = model.weights
 
     heads = [dict(model=name, **row) for name, model in models.items() for row in model.rows]
     report.write_csv('locality.csv', heads)
@@ -127,17 +124,14 @@ def draw(models: dict[str, Measured], title: str) -> Figure:
         title: Of the figure.
     """
     every = [row for model in models.values() for row in model.rows]
-    panels = [panel for panel in PANELS if any(key in row for row in every for key in panel[2])]
+    measured = {key for row in every for key in row}
+    drawn = [panel for panel in PANELS if measured & set(panel[2])]
     with_regions = [name for name, model in models.items() if any('region' in row for row in model.rows)]
-    number = len(panels) + 2 * len(with_regions)
-    columns = min(3, number)
-    lines = math.ceil(number / columns)
-    figure = Figure(figsize=(4.6 * columns, 3.4 * lines + 0.4), layout='constrained')
-    axes = figure.subplots(lines, columns, squeeze=False)
+    figure, axes = panels(len(drawn) + 2 * len(with_regions), 3, 4.6, 3.4, 0.4)
     figure.suptitle(title, fontsize=10)
-    places = iter(axes.flat)
-    for (name, label, measures), axis in zip(panels, places):
-        draw_measures(axis, models, {key: text for key, text in measures.items() if any(key in row for row in every)})
+    places = iter(axes)
+    for (name, label, measures), axis in zip(drawn, places):
+        draw_measures(axis, models, {key: text for key, text in measures.items() if key in measured})
         axis.set(title=name, ylabel=label)
         if name in OVER_DECADES:
             axis.set_yscale('log')
@@ -147,10 +141,8 @@ def draw(models: dict[str, Measured], title: str) -> Figure:
         set_layers(axis, every)
     for name in with_regions:
         bars, pie = next(places), next(places)
-        draw_regions(bars, pie, models[name], name if len(models) > 1 else '')
+        draw_regions(bars, pie, models[name], f'{name}\n' if len(models) > 1 else '')
         set_layers(bars, models[name].rows)
-    for axis in places:
-        axis.axis('off')
     return figure
 
 
@@ -160,7 +152,10 @@ def set_layers(axis: Axes, rows: list[dict]) -> None:
 
 
 def draw_measures(axis: Axes, models: dict[str, Measured], measures: dict[str, str]) -> None:
-    """Draw a line through the means of each layer, and of a single model a point for each head."""
+    """Draw a line through the means of each layer, and of a single model a point for each head.
+
+    A dotted line stands where the grid changes: distances in tokens are then of another unit.
+    """
     alone = len(models) == 1
     for (name, model), dashes in zip(models.items(), cycle(('-', '--', ':', '-.'))):
         for index, (key, text) in enumerate(measures.items()):
@@ -168,28 +163,21 @@ def draw_measures(axis: Axes, models: dict[str, Measured], measures: dict[str, s
             for row in model.rows:
                 if math.isfinite(row.get(key, math.nan)):
                     of_layers.setdefault(row['layer'], []).append(row[key])
-            if not of_layers:
-                continue
             # Shifted a little, so that the points of several measures do not cover each other.
             places = [layer + 0.12 * (index - (len(measures) - 1) / 2) * alone for layer in of_layers]
             means = [np.mean(values) for values in of_layers.values()]
-            label = text if alone else f'{name}, {text}'
-            axis.plot(places, means, label=label, color=f'C{index}', linestyle=dashes)
-            for place, values in zip(places, of_layers.values()):
-                if alone:
-                    axis.plot([place] * len(values), values, '.', color=f'C{index}', alpha=0.5)
-        draw_borders(axis, model.rows)
+            if means:
+                label = text if alone else f'{name}, {text}'
+                axis.plot(places, means, label=label, color=f'C{index}', linestyle=dashes)
+            for place, values in zip(places, of_layers.values()) if alone else ():
+                axis.plot([place] * len(values), values, '.', color=f'C{index}', alpha=0.5)
+        grids = {row['layer']: (row['height'], row['width']) for row in model.rows}
+        for layer in grids:
+            if layer and grids[layer] != grids[layer - 1]:
+                axis.axvline(layer - 0.5, color='grey', linestyle=':', linewidth=1)
     axis.grid(alpha=0.3)
     if len(measures) * len(models) > 1:
         axis.legend(fontsize=8 if alone else 6)
-
-
-def draw_borders(axis: Axes, rows: list[dict]) -> None:
-    """Draw a line where the grid changes: distances in tokens are then of another unit."""
-    last = {row['layer']: (row['height'], row['width']) for row in rows}
-    for layer, grid in last.items():
-        if layer and grid != last[layer - 1]:
-            axis.axvline(layer - 0.5, color='grey', linestyle=':', linewidth=1)
 
 
 def draw_regions(bars: Axes, pie: Axes, model: Measured, name: str) -> None:
@@ -200,23 +188,24 @@ def draw_regions(bars: Axes, pie: Axes, model: Measured, name: str) -> None:
         pie: Axes of the pie of the whole model.
         model: What was measured; `num_central` layers of each block are no attention and count as central (PerViT,
             footnote 7).
-        name: Of the model, for the titles.
+        name: What comes before the titles.
     """
-    rows, name = model.rows, f'{name}\n' if name else ''
+    rows = model.rows
     layers = sorted({row['layer'] for row in rows if 'region' in row})
     bottom, totals = np.zeros(len(layers)), []
-    colors = [matplotlib.colormaps['viridis'](index / (len(REGIONS) - 1)) for index in range(len(REGIONS))]
+    colors = matplotlib.colormaps['viridis'](np.linspace(0, 1, len(REGIONS)))
     for index, (region, color) in enumerate(zip(REGIONS, colors)):
         number = [sum(row['layer'] == layer and row.get('region') == region for row in rows) for layer in layers]
         number = np.array(number) + (model.num_central if index == 0 else 0)
         bars.bar(layers, number, bottom=bottom, label=region, color=color)
         bottom += number
         totals.append(number.sum())
-    bars.set(title=name + REGIONS_TITLE, ylabel='layers and heads', ylim=(0, 1.35 * bottom.max()))
-    bars.legend(fontsize=8, ncols=2, loc='upper center')
-    pie.pie(
-        totals, labels=[f'{100 * total / sum(totals):.0f} %' for total in totals], colors=colors, counterclock=False
+    bars.set(
+        title=f'{name}regions of position-based attention', ylabel='layers and heads', ylim=(0, 1.35 * bottom.max())
     )
+    bars.legend(fontsize=8, ncols=2, loc='upper center')
+    labels = [f'{100 * total / sum(totals):.0f} %' for total in totals]
+    pie.pie(totals, labels=labels, colors=colors, counterclock=False)
     pie.set(title=f'{name}regions, all layers')
 
 

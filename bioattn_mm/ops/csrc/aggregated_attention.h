@@ -6,10 +6,6 @@
 
 #include <torch/headeronly/macros/Macros.h>
 
-#include <tuple>
-#include <type_traits>
-#include <vector>
-
 namespace bioattn_mm {
 
 // The inputs of the operator in the order of its schema: as tensors, or as pointers to their data.
@@ -40,8 +36,7 @@ struct InputsOf {
   }
 };
 
-// All but pooled_bias_rows have one floating-point dtype. The same struct holds their gradients: pooled_bias_rows has
-// none, and is undefined there.
+// The floating-point tensors have one dtype. The same struct holds their gradients, without pooled_bias_rows.
 using Inputs = InputsOf<Tensor, Tensor>;
 
 // The gradients as PyTorch takes them, without pooled_bias_rows.
@@ -57,21 +52,6 @@ using Pointers = InputsOf<const T*, const int64_t*>;
 template <typename T>
 using MutablePointers = InputsOf<T*, int64_t*>;
 
-// Converts to a pointer to the tensor's data, of the type that is asked for; null if the tensor is undefined.
-struct DataOf {
-  template <typename Pointer>
-  operator Pointer() const {
-    using T = std::remove_pointer_t<Pointer>;
-    if (!tensor.defined()) return nullptr;
-    if constexpr (std::is_const_v<T>)
-      return tensor.const_data_ptr<std::remove_const_t<T>>();
-    else
-      return tensor.mutable_data_ptr<T>();
-  }
-
-  const Tensor& tensor;
-};
-
 template <typename AnyPointers>
 AnyPointers pointers_to(const Inputs& inputs) {
   return inputs.apply([](const auto&... tensors) { return AnyPointers{DataOf{tensors}...}; });
@@ -86,14 +66,6 @@ struct Sizes : WindowSizes<Integer> {
         pooled(pooled_height * pooled_width),
         bias_rows(inputs.pooled_bias.size(1)) {}
 
-  // The index of a token and head in (B, H, W, heads).
-  C10_HOST_DEVICE int64_t token(Integer image, Integer head, Integer i, Integer j) const {
-    return ((static_cast<int64_t>(image) * this->height + i) * this->width + j) * this->heads + head;
-  }
-  // The index of a pooled token and head in (B, Ph, Pw, heads).
-  C10_HOST_DEVICE int64_t pooled_token(Integer image, Integer head, Integer u, Integer v) const {
-    return ((static_cast<int64_t>(image) * pooled_height + u) * pooled_width + v) * this->heads + head;
-  }
   // The index of the first bias of row `row` and query column j in (heads, R, W, Pw).
   C10_HOST_DEVICE int64_t bias(Integer head, Integer row, Integer j) const {
     return ((static_cast<int64_t>(head) * bias_rows + row) * this->width + j) * pooled_width;
@@ -103,13 +75,11 @@ struct Sizes : WindowSizes<Integer> {
   Integer bias_rows;                            // R
 };
 
-// The output (B, H, W, heads, d), and the logarithm of each softmax's denominator (B, H, W, heads), which is float32
-// for half precision.
+// The output (B, H, W, heads, d), and each softmax's log-denominator (B, H, W, heads), float32 for half precision.
 using Forward = std::tuple<Tensor, Tensor>;
 
-// The same, and the rounding: what the output lost when it was rounded to half precision. On CUDA the backward pass
-// needs the output without this loss, because it computes the mean of the gradients of a query's weights from it. The
-// rounding has no elements where nothing is rounded.
+// The same, and what the output lost when it was rounded to half precision, or no elements. On CUDA the backward pass
+// computes the mean of the gradients of a query's weights from the exact output.
 using RoundedForward = std::tuple<Tensor, Tensor, Tensor>;
 
 inline ArgumentChecks check_inputs(const Inputs& inputs) {
@@ -143,10 +113,8 @@ inline void check_aggregated_attention_backward(
   check_rounding(arguments, rounding, inputs.query);
 }
 
-// The inputs of the CPU kernels that aggregated_attention, cosine_attention and, in bfloat16, relative_bias_attention
-// share. Tokens are (B, H, W, heads, d) in one dtype, with any stride from column to column; parameters are
-// contiguous, float32 or for float64 tokens float64. Without a window, k = 0, keys, values and token weights are not
-// needed.
+// The inputs of the CPU kernels. Tokens are (B, H, W, heads, d) with any stride from column to column; parameters are
+// contiguous, float32 or float64 as the tokens. Without a window (k = 0) its tokens and weights may be undefined.
 struct CpuInputs {
   Tensor query, key, value;
   Tensor pooled_key, pooled_value;
@@ -154,20 +122,18 @@ struct CpuInputs {
   Tensor pooled_bias;          // (heads, R, C)
   Tensor pooled_bias_rows;     // (H, Ph), int64
   Tensor pooled_bias_columns;  // (W, Pw), int64
-  // Either the token weights, (B, H, W, heads, k * k), are given, or the parameters that they and the scaled queries
-  // are computed from. Then queries and keys are not unit vectors yet.
+  // Kernels compute these, (B, H, W, heads, k * k), of normalised queries and keys where they are not given.
   Tensor token_weights;
   Tensor scale, query_embedding, tokens, token_bias;  // (heads), (heads, d), (heads, d, k * k), (heads, k * k)
 };
 
-// The output is contiguous, logsumexp (B, heads, H, W). The backward pass writes the gradients of the tokens and of
-// pooled_bias to tensors that are given, and adds those of the other parameters.
+// The output is contiguous, logsumexp (B, heads, H, W). The backward pass writes to the given gradients of tokens and
+// pooled_bias, and makes the others.
 using AttentionForward = Forward(const CpuInputs& inputs);
 using AttentionBackward =
     void(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients);
 
-// The kernels on CUDA, for tensors of any strides: at most 9 x 9 tokens in a window and 64 channels in a head, a
-// multiple of 8; no float64. `for_backward` says whether the rounding is needed.
+// The kernels on CUDA take any strides, windows up to 9 x 9, and 8, 16, ... 64 channels a head; no float64.
 RoundedForward aggregated_attention_forward_cuda(const Inputs& inputs, bool for_backward);
 Inputs aggregated_attention_backward_cuda(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,

@@ -5,11 +5,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <optional>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-
 namespace bioattn_mm {
 
 template <typename T, typename = void>
@@ -17,8 +12,7 @@ constexpr size_t kTensorsOf = 0;
 template <typename T>
 constexpr size_t kTensorsOf<T, std::void_t<decltype(T::kTensors)>> = T::kTensors;
 
-// Takes the next argument from the stack, or as many tensors as a struct says that it has (T::kTensors). The callee
-// owns them from then on.
+// Takes the next argument, or the T::kTensors tensors of a struct, from the stack. The callee owns them.
 template <typename T>
 T take(StableIValue*& stack) {
   using torch::stable::detail::to;
@@ -46,8 +40,7 @@ void put(StableIValue* stack, const std::tuple<Types...>& results) {
   std::apply([&](const auto&... each) { (put(stack++, each), ...); }, results);
 }
 
-// The boxed form of `kernel`, and of `check`, which takes the same arguments and raises an error where they do not
-// fit; kernels without tensors have none.
+// The boxed form of `kernel`, after `check`, which raises an error where the arguments do not fit.
 template <auto kernel, auto check = nullptr, typename Signature = decltype(kernel)>
 struct Boxed;
 

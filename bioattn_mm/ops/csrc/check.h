@@ -1,11 +1,8 @@
-// Checks of an operator's tensors, where they enter C++. Kernels take all sizes from one or two tensors, so they
-// would read a tensor of another shape, dtype or device outside of its memory.
+// Checks of an operator's tensors: kernels take all sizes from one or two tensors, and read others without a check.
 #pragma once
 
 #include "tensor.h"
 
-#include <algorithm>
-#include <cmath>
 #include <initializer_list>
 
 namespace bioattn_mm {
@@ -19,8 +16,7 @@ inline Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_preci
 // The tensors of an operator, which have to fit the first one.
 class ArgumentChecks {
  public:
-  // Raises a ValueError unless the first tensor has a number of dimensions, such as those of `shape`, and one of some
-  // dtypes.
+  // Raises a ValueError unless the first tensor has the dimensions of `shape`, and one of the dtypes.
   ArgumentChecks(
       const char* operator_name, const char* name, const Tensor& first, int64_t dimensions, const char* shape,
       std::initializer_list<ScalarType> dtypes = {kHalf, kBFloat16, kFloat, kDouble})
@@ -42,13 +38,11 @@ class ArgumentChecks {
         false, operator_name_, ": ", name, " must be ", dtype, text_of_sizes(sizes), " on ",
         text_of_device(first_.device()), " to fit ", name_, " ", about(first_), ", got ", about(tensor));
   }
-  // The same with the dtype of the first.
   void check(const char* name, const Tensor& tensor, Span sizes) const {
     check(name, tensor, sizes, first_.scalar_type());
   }
 
-  // Raises a ValueError unless a number of offsets, the last size of the tensor `name`, is that of a window: the
-  // square of an odd number.
+  // Raises a ValueError unless the last size of the tensor `name` is that of a window: the square of an odd number.
   void check_offsets(const char* name, int64_t offsets) const {
     const int64_t window = std::lround(std::sqrt(static_cast<double>(offsets)));
     check_value(
@@ -84,8 +78,7 @@ inline void check_indices(const char* name, const Tensor& indices, int64_t size,
   check_index(other == last, name, " must be 0 to ", size - 1, ", the ", of, ", got ", other == last ? 0 : *other);
 }
 
-// An uninitialised tensor for the rounding of an output with the shape of `query` (see RoundedForward). It has no
-// elements where the backward pass needs no rounding, or nothing is rounded: without half precision.
+// The uninitialised rounding of an output (see RoundedForward), without elements where none is needed.
 inline Tensor empty_rounding(const Tensor& query, bool for_backward) {
   const bool rounds = for_backward && is_half_precision(query.scalar_type());
   return rounds ? empty_like(query) : empty({0}, query.options());

@@ -28,8 +28,7 @@ CpuInputs inputs_of_cpu(const CosineInputs& inputs) {
   return cpu;
 }
 
-// The order of the logsumexp's axes is that of the device's kernels, so its shape is one axis. The rounding is
-// written and read on CUDA alone.
+// The logsumexp has one axis, because its order is that of the device's kernels. Only CUDA uses the rounding.
 RoundedForward forward(const CosineInputs& inputs, bool for_backward) {
   const Tensor& query = inputs.query;
   const Tensor rounding = empty_rounding(query, for_backward);

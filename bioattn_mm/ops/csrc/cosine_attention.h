@@ -3,12 +3,9 @@
 
 #include "aggregated_attention.h"
 
-#include <tuple>
-
 namespace bioattn_mm {
 
-// The inputs in the order of the operator's schema. Projections have one dtype; parameters are float32, for float64
-// projections float64.
+// The inputs in the order of the schema. Parameters are float32, or float64 for float64 projections.
 struct CosineInputs {
   static constexpr size_t kTensors = 11;
 
@@ -56,8 +53,6 @@ inline void check_cosine_attention_backward(
   check_rounding(arguments, rounding, inputs.query);
 }
 
-// Gradients of query, key_value, pooled_key_value, scale, query_embedding, window_bias, pooled_bias, tokens and
-// token_bias.
 using CosineGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The kernels on CUDA, with the limits of aggregated_attention_forward_cuda.

@@ -3,9 +3,6 @@
 
 #include "check.h"
 
-#include <optional>
-#include <tuple>
-
 namespace bioattn_mm {
 
 inline ArgumentChecks check_gated_convolution(
@@ -29,22 +26,17 @@ inline void check_gated_convolution_backward(
   arguments.check("grad_output", grad_output, {x.size(0), x.size(1), x.size(2), weight.size(0)});
 }
 
-// The gradients of x, x_bias, weight and bias.
 using GatedConvolutionGradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// x is (B, H, W, 2 C), no float16, with C a multiple of 16; x_bias (2 C), weight (C, 1, 3, 3) and bias (C) are
-// float32, for float64 x float64; all are contiguous.
+// The kernels of a device. x is (B, H, W, 2 C); parameters are float32, or float64 as x. On the CPU all are
+// contiguous, C is a multiple of 16, x not float16; on CUDA C is even, x not float64.
 using GatedConvolutionForward =
-    Tensor(const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias);
+    Tensor(const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias);
 using GatedConvolutionBackward = GatedConvolutionGradients(
-    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias);
-
-// x is (B, H, W, 2 C), float32, float16 or bfloat16, with C even; the others are float32. Without x_bias nothing is
-// added, and its gradient is that of zeros.
-Tensor gated_convolution_forward_cuda(
-    const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias);
-GatedConvolutionGradients gated_convolution_backward_cuda(
     const Tensor& grad_output, const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight,
     const Tensor& bias);
+
+GatedConvolutionForward gated_convolution_forward_cuda;
+GatedConvolutionBackward gated_convolution_backward_cuda;
 
 }  // namespace bioattn_mm

@@ -1,11 +1,7 @@
-// LayerNorm and what is before it in one pass: bioattn_mm/ops/add_norm.py says what add_norm computes, gelu_pool.py
-// what gelu_pool_norm does.
+// LayerNorm and what is before it in one pass: bioattn_mm/ops/add_norm.py and gelu_pool.py say what they compute.
 #pragma once
 
 #include "check.h"
-
-#include <optional>
-#include <tuple>
 
 namespace bioattn_mm {
 
@@ -38,11 +34,9 @@ inline void check_add_norm_backward(
 
 // The normalised sum, the sum, and for each token the mean and the reciprocal of the standard deviation.
 using AddNormResults = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-// The gradients of x, branch, branch_bias, weight and bias.
 using AddNormGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// x and branch are (B, H, W, C), float32, float16 or bfloat16, with C even; branch_bias, weight and bias (C) in their
-// dtype, factor (B) in float32.
+// x and branch are (B, H, W, C), C even; branch_bias, weight and bias have their dtype, factor (B) is float32.
 AddNormResults add_norm_forward_cuda(
     const Tensor& x, const Tensor& branch, const std::optional<Tensor>& branch_bias,
     const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps);
@@ -81,10 +75,8 @@ inline void check_gelu_pool_norm_backward(
   arguments.check("rstd", rstd, pooled.sizes().slice(0, 3), kFloat);
 }
 
-// The normalised pooled tokens, the pooled tokens, and for each of them the mean and the reciprocal of the standard
-// deviation.
+// The normalised pooled tokens, the pooled tokens, and their means and reciprocal standard deviations.
 using GeluPoolNormResults = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-// The gradients of x, x_bias, weight and bias.
 using GeluPoolNormGradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // x is (B, H, W, C), float32, float16 or bfloat16, with C even; the parameters (C) have its dtype.

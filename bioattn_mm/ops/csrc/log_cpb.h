@@ -3,9 +3,6 @@
 
 #include "check.h"
 
-#include <tuple>
-#include <vector>
-
 namespace bioattn_mm {
 
 // These sizes, with the number of MLPs first where `weight` has that axis.
@@ -41,14 +38,12 @@ inline void check_log_cpb_table_backward(
       "grad_table", grad_table, sizes_of_mlps(weight, {weight.size(-2), vertical.size(0), horizontal.size(0)}));
 }
 
-// The kernels of a device. All tensors have one floating-point dtype, float32 or float64.
-//
-// vertical (R) and horizontal (C) coordinates, hidden_weight (hidden, 2), hidden_bias (hidden), weight (heads,
-// hidden), bias (heads); gives (heads, R, C). All but the coordinates may have an axis of MLPs first.
+// The kernels of a device, for float32 or float64: vertical (R), horizontal (C), hidden_weight (hidden, 2),
+// hidden_bias (hidden), weight (heads, hidden), bias (heads); gives (heads, R, C). All but the first two may have
+// MLPs as first axis.
 using LogCPBForward = Tensor(
     const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
     const Tensor& weight, const Tensor& bias);
-// Gradients of hidden_weight, hidden_bias, weight and bias.
 using LogCPBGradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using LogCPBBackward = LogCPBGradients(
     const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,

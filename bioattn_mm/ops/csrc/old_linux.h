@@ -1,5 +1,4 @@
-// These declarations make a library that is compiled on a new Linux run on an old one, as manylinux_2_28 demands.
-// They come before all other headers; old_linux.cpp has the rest.
+// This makes a library compiled on a new Linux run on an old one (manylinux_2_28). It comes before all other headers.
 #pragma once
 
 #include <cmath>

@@ -1,16 +1,11 @@
-// The operators on the CPU in one translation unit: reading PyTorch's headers takes most of the time of compiling one
-// of them. Each has a namespace of its own in its file; here they are registered.
+// The operators on the CPU in one translation unit: reading PyTorch's headers takes most of the time of compiling.
 
 #include "aggregated_attention.cpp"
 #include "boxed.h"
 #include "cosine_attention.cpp"
-#include "gated_convolution.cpp"
-#include "gelu_pool.cpp"
-#include "log_cpb.cpp"
 #include "peripheral_attention.cpp"
 #include "relative_bias_attention.cpp"
 #include "schemas.cpp"
-#include "sliding_window.cpp"
 
 namespace bioattn_mm {
 namespace {
@@ -31,12 +26,16 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
       "aggregated_attention_backward", boxed<of_aggregated_attention::backward, check_aggregated_attention_backward>);
   library.impl("cosine_attention", boxed<of_cosine_attention::forward, check_cosine_attention>);
   library.impl("cosine_attention_backward", boxed<of_cosine_attention::backward, check_cosine_attention_backward>);
-  library.impl("gated_convolution", boxed<of_gated_convolution::forward, check_gated_convolution>);
-  library.impl("gated_convolution_backward", boxed<of_gated_convolution::backward, check_gated_convolution_backward>);
-  library.impl("gelu_pool", boxed<of_gelu_pool::forward, of_gelu_pool::check_forward>);
-  library.impl("gelu_pool_backward", boxed<of_gelu_pool::backward, of_gelu_pool::check_backward>);
-  library.impl("log_cpb_table", boxed<of_log_cpb::forward, check_log_cpb_table>);
-  library.impl("log_cpb_table_backward", boxed<of_log_cpb::backward, check_log_cpb_table_backward>);
+  library.impl(
+      "gated_convolution", boxed<cpu_kernel<&CpuKernels::gated_convolution_forward>, check_gated_convolution>);
+  library.impl(
+      "gated_convolution_backward",
+      boxed<cpu_kernel<&CpuKernels::gated_convolution_backward>, check_gated_convolution_backward>);
+  library.impl("gelu_pool", boxed<cpu_kernel<&CpuKernels::gelu_pool_forward>, check_gelu_pool>);
+  library.impl("gelu_pool_backward", boxed<cpu_kernel<&CpuKernels::gelu_pool_backward>, check_gelu_pool_backward>);
+  library.impl("log_cpb_table", boxed<cpu_kernel<&CpuKernels::log_cpb_table_forward>, check_log_cpb_table>);
+  library.impl(
+      "log_cpb_table_backward", boxed<cpu_kernel<&CpuKernels::log_cpb_table_backward>, check_log_cpb_table_backward>);
   library.impl(
       "peripheral_attention", boxed<of_peripheral_attention::forward, of_peripheral_attention::check_forward>);
   library.impl(
@@ -48,7 +47,7 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
   library.impl(
       "relative_bias_attention_backward",
       boxed<of_relative_bias_attention::backward, of_relative_bias_attention::check_backward>);
-  SlidingWindow<of_sliding_window::products, of_sliding_window::sums>::add_to(library);
+  SlidingWindow<cpu_kernel<&CpuKernels::window_products>, cpu_kernel<&CpuKernels::window_sums>>::add_to(library);
 }
 
 }  // namespace

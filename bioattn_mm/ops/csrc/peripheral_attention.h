@@ -3,8 +3,6 @@
 
 #include "tensor.h"
 
-#include <tuple>
-
 namespace bioattn_mm {
 
 // The inputs of the operator in the order of its schema; the same struct holds their gradients.

@@ -1,7 +1,6 @@
-// The schemas of the operators, in C++ so that an exported model finds them in a process without Python. Their names
-// connect them (bioattn_mm/ops/registration.py): `X_backward` takes the gradient of the first result of X, or of the
-// first results, of which all but one may have none, and then arguments and results of X; its results have the names
-// of the arguments that they are the gradients of.
+// The schemas of the operators, in C++ for exported models in processes without Python. Their names connect them
+// (bioattn_mm/ops/registration.py): `X_backward` takes the gradients of the first results of X, of which all but one
+// may be missing, and arguments and results of X; its results have the names of the arguments they are gradients of.
 
 #include <torch/csrc/stable/library.h>
 

@@ -6,25 +6,20 @@
 #include "window_sizes.h"
 
 #include <limits>
-#include <tuple>
 
 namespace bioattn_mm {
 
-// The kernels of a device. All tensors are contiguous and have one floating-point dtype.
-//
-// Dot products of each token with the `others` in its window, plus a bias (heads, k * k) if it is defined:
-// (B, H, W, heads, k * k), with the value `outside` where the window leaves the image.
+// The kernels of a device, for contiguous tensors of one dtype. Dot products of each token with the `others` in its
+// window, plus a bias (heads, k * k) or none: (B, H, W, heads, k * k), `outside` where the window leaves the image.
 using WindowProducts =
     Tensor(const Tensor& tokens, const Tensor& others, const Tensor& bias, int64_t offsets, double outside);
-// Weighted sums of the tokens in each token's window, by its weights (B, H, W, heads, k * k): (B, H, W, heads, d).
-// `transposed` gives the transposed linear map, as gradients need it: each token sums up the tokens in whose windows
-// it is, by the weights that it has in those windows.
+// Sums of the tokens in each token's window, weighted (B, H, W, heads, k * k). `transposed` gives the transposed map:
+// each token sums up the tokens in whose windows it is, by the weights that it has there.
 using WindowSums = Tensor(const Tensor& weights, const Tensor& tokens, bool transposed);
 
 WindowProducts window_products_cuda;
 WindowSums window_sums_cuda;
 
-// The sizes of tokens with another last one.
 inline std::vector<int64_t> with_last(const Tensor& tokens, int64_t last) {
   std::vector<int64_t> sizes = tokens.sizes().vec();
   sizes.back() = last;
@@ -70,7 +65,6 @@ struct SlidingWindow {
         -std::numeric_limits<double>::infinity());
   }
 
-  // Gradients of query, key and bias.
   static std::tuple<Tensor, Tensor, Tensor> qk_backward(
       const Tensor& grad_logits, const Tensor& query, const Tensor& key) {
     const Tensor weights = grad_logits.contiguous();
@@ -92,7 +86,6 @@ struct SlidingWindow {
     return sums(weights.contiguous(), value.contiguous(), false);
   }
 
-  // Gradients of weights and value.
   static std::tuple<Tensor, Tensor> av_backward(
       const Tensor& grad_output, const Tensor& weights, const Tensor& value) {
     const Tensor grad = grad_output.contiguous();

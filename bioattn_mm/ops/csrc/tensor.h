@@ -1,8 +1,5 @@
-// Tensors of PyTorch's stable ABI, with the names that they have in ATen, and the other parts of PyTorch that the
-// kernels use.
-//
-// Nothing here includes a header of ATen or c10: the library runs with every torch from 2.10 on, whatever the one
-// that it was compiled with.
+// Tensors of PyTorch's stable ABI with ATen's names, and other parts of PyTorch. No header of ATen or c10 is
+// included: the library runs with every torch from 2.10 on.
 #pragma once
 
 #include "old_linux.h"
@@ -14,11 +11,15 @@
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,6 @@ std::string text_of(const Parts&... parts) {
   return (std::string() + ... + text_of_one(parts));
 }
 
-// The sizes as PyTorch prints them: [2, 3].
 inline std::string text_of_sizes(Span sizes) {
   std::string text = "[";
   for (size_t axis = 0; axis < sizes.size(); ++axis) text += (axis ? ", " : "") + std::to_string(sizes[axis]);
@@ -72,13 +72,12 @@ inline std::string text_of_device(const Device& device) {
   return device.has_index() ? name + ":" + std::to_string(device.index()) : name;
 }
 
-// Raises an error with a message, which Python sees as a ValueError.
+// These raise an error that Python sees as a ValueError or an IndexError.
 template <typename... Parts>
 void check_value(bool condition, const Parts&... parts) {
   if (!condition) throw std::invalid_argument(text_of(parts...));
 }
 
-// Raises an error with a message, which Python sees as an IndexError.
 template <typename... Parts>
 void check_index(bool condition, const Parts&... parts) {
   if (!condition) throw std::out_of_range(text_of(parts...));
@@ -93,6 +92,13 @@ struct Options {
 };
 
 inline Options on_cpu(ScalarType dtype) { return {dtype, Device(torch::headeronly::kCPU)}; }
+
+inline std::vector<int64_t> contiguous_strides(Span sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t axis = sizes.size(); axis-- > 0; stride *= std::max<int64_t>(sizes[axis], 1)) strides[axis] = stride;
+  return strides;
+}
 
 // A tensor, which may be undefined.
 class Tensor : public torch::stable::Tensor {
@@ -113,18 +119,34 @@ class Tensor : public torch::stable::Tensor {
     return torch::stable::Tensor(copy);
   }
   void zero_() const { TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(get())); }
+  Tensor sum(Span axes) const { return torch::stable::sum(*this, axes); }
+  Tensor flip(Span axes) const;
+  Tensor reshape(Span sizes) const { return contiguous().view(sizes); }
+  // Copies the tensor if no view has these axes as one.
+  Tensor flatten(int64_t first = 0, int64_t last = -1) const { return torch::stable::flatten(*this, first, last); }
 
   // Views, which do not go through PyTorch's dispatcher: it would take several times as long.
-  Tensor view(Span sizes) const;  // needs a contiguous tensor
-  Tensor flatten(int64_t first = 0, int64_t last = -1) const;
-  Tensor permute(Span axes) const;
-  Tensor transpose(int64_t axis, int64_t other) const;
-  Tensor narrow(int64_t axis, int64_t begin, int64_t length) const;
-  Tensor select(int64_t axis, int64_t index) const;
-
-  Tensor reshape(Span sizes) const { return contiguous().view(sizes); }
-  Tensor flip(Span axes) const;
-  Tensor sum(Span axes) const { return torch::stable::sum(*this, axes); }
+  Tensor view(Span sizes) const { return alias(sizes, contiguous_strides(sizes)); }  // of a contiguous tensor
+  Tensor permute(Span axes) const {
+    std::vector<int64_t> new_sizes, new_strides;
+    for (const int64_t axis : axes) new_sizes.push_back(size(axis)), new_strides.push_back(stride(axis));
+    return alias(new_sizes, new_strides);
+  }
+  Tensor transpose(int64_t axis, int64_t other) const {
+    std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
+    std::swap(new_sizes[axis], new_sizes[other]), std::swap(new_strides[axis], new_strides[other]);
+    return alias(new_sizes, new_strides);
+  }
+  Tensor narrow(int64_t axis, int64_t begin, int64_t length) const {
+    std::vector<int64_t> new_sizes = sizes().vec();
+    new_sizes[axis] = length;
+    return alias(new_sizes, strides(), begin * stride(axis));
+  }
+  Tensor select(int64_t axis, int64_t index) const {
+    std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
+    new_sizes.erase(new_sizes.begin() + axis), new_strides.erase(new_strides.begin() + axis);
+    return alias(new_sizes, new_strides, index * stride(axis));
+  }
 
  private:
   // A view of the same memory with other sizes and strides, from the element `offset` on.
@@ -135,46 +157,6 @@ class Tensor : public torch::stable::Tensor {
     return torch::stable::Tensor(handle);
   }
 };
-
-// The strides of a contiguous tensor.
-inline std::vector<int64_t> contiguous_strides(Span sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t axis = sizes.size(); axis-- > 0; stride *= std::max<int64_t>(sizes[axis], 1)) strides[axis] = stride;
-  return strides;
-}
-
-inline Tensor Tensor::view(Span sizes) const { return alias(sizes, contiguous_strides(sizes)); }
-
-// Copies the tensor if no view has these axes as one.
-inline Tensor Tensor::flatten(int64_t first, int64_t last) const {
-  return torch::stable::flatten(*this, first, last);
-}
-
-inline Tensor Tensor::permute(Span axes) const {
-  const Span old_sizes = sizes(), old_strides = strides();
-  std::vector<int64_t> new_sizes, new_strides;
-  for (const int64_t axis : axes) new_sizes.push_back(old_sizes[axis]), new_strides.push_back(old_strides[axis]);
-  return alias(new_sizes, new_strides);
-}
-
-inline Tensor Tensor::transpose(int64_t axis, int64_t other) const {
-  std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
-  std::swap(new_sizes[axis], new_sizes[other]), std::swap(new_strides[axis], new_strides[other]);
-  return alias(new_sizes, new_strides);
-}
-
-inline Tensor Tensor::narrow(int64_t axis, int64_t begin, int64_t length) const {
-  std::vector<int64_t> new_sizes = sizes().vec();
-  new_sizes[axis] = length;
-  return alias(new_sizes, strides(), begin * stride(axis));
-}
-
-inline Tensor Tensor::select(int64_t axis, int64_t index) const {
-  std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
-  new_sizes.erase(new_sizes.begin() + axis), new_strides.erase(new_strides.begin() + axis);
-  return alias(new_sizes, new_strides, index * stride(axis));
-}
 
 // An uninitialised contiguous tensor.
 inline Tensor empty(Span sizes, const Options& options) {
@@ -213,24 +195,49 @@ inline Tensor Tensor::flip(Span axes) const {
   return call("aten::flip", "", static_cast<const torch::stable::Tensor&>(*this), axes);
 }
 
-// The tensor as kernels read it that load two elements at once: contiguous, and aligned for that.
-inline Tensor in_pairs(const Tensor& tensor) {
-  const Tensor dense = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % (2 * dense.element_size()) ? dense.clone() : dense;
+// Arguments as kernels read them: contiguous tensors, aligned to sixteen bytes for the widest loads of a GPU.
+inline Tensor dense(const Tensor& tensor) {
+  const Tensor contiguous = tensor.defined() ? tensor.contiguous() : tensor;
+  const bool aligned = !tensor.defined() || reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % 16 == 0;
+  return aligned ? contiguous : contiguous.clone();
+}
+inline std::optional<Tensor> dense(const std::optional<Tensor>& tensor) {
+  return tensor ? std::optional(dense(*tensor)) : tensor;
+}
+inline int64_t dense(int64_t number) { return number; }
+inline double dense(double number) { return number; }
+inline bool dense(bool condition) { return condition; }
+
+// Converts to a pointer of any type to the tensor's data, or null; a type of numbers must be the tensor's dtype.
+struct DataOf {
+  template <typename Pointer>
+  operator Pointer() const {
+    using Target = std::remove_pointer_t<Pointer>;
+    using T = std::remove_const_t<Target>;
+    if (!tensor.defined()) return nullptr;
+    if constexpr (!std::is_arithmetic_v<T> && !std::is_same_v<T, c10::Half> && !std::is_same_v<T, c10::BFloat16>)
+      return static_cast<Pointer>(tensor.mutable_data_ptr());
+    else if constexpr (std::is_const_v<Target>)
+      return tensor.const_data_ptr<T>();
+    else
+      return tensor.mutable_data_ptr<T>();
+  }
+
+  const Tensor& tensor;
+};
+
+// An argument of a kernel launch as the kernel's parameter: for a tensor the pointer to its data, or null.
+template <typename Parameter, typename Argument>
+Parameter kernel_argument(const Argument& argument) {
+  if constexpr (std::is_same_v<Argument, std::optional<Tensor>>)
+    return DataOf{argument ? *argument : Tensor()};
+  else if constexpr (std::is_same_v<Argument, Tensor>)
+    return DataOf{argument};
+  else
+    return argument;
 }
 
-// The same of a tensor that may be missing, which then is undefined.
-inline Tensor in_pairs(const std::optional<Tensor>& tensor) { return tensor ? in_pairs(*tensor) : Tensor(); }
-
-// The elements of a tensor that may be undefined.
-template <typename T>
-const T* pointer_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
-}
-
-// The tensor with padding at the begin and the end of its axes: two widths for each axis, from the last axis on. The
-// result is contiguous, while PyTorch's is channels-last where the tensor is, or looks so because it has axes of
-// length 1.
+// Pads the ends of axes: two widths each, from the last axis on. Contiguous, while PyTorch's may be channels-last.
 inline Tensor pad(const Tensor& tensor, Span widths, double value = 0) {
   return Tensor(torch::stable::pad(tensor, widths, "constant", value)).contiguous();
 }
@@ -249,8 +256,16 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& fun
 // Calls function(T()) with the one of Types that has the dtype.
 template <typename... Types, typename Function>
 void dispatch(ScalarType dtype, const Function& function) {
-  const bool found = ((dtype == scalar_type_of<Types> && (function(Types()), true)) || ...);
-  check_value(found, "no kernel for ", dtype);
+  if (((dtype == scalar_type_of<Types> && (function(Types()), true)) || ...)) return;
+  std::string names;
+  size_t left = sizeof...(Types);
+  const auto add = [&](ScalarType type) {
+    names += type == kDouble ? "float64" : type == kFloat ? "float32" : type == kHalf ? "float16" : "bfloat16";
+    --left;
+    names += left > 1 ? ", " : left == 1 ? " and " : "";
+  };
+  (add(scalar_type_of<Types>), ...);
+  check_value(false, "this operator takes ", names, ", got ", dtype);
 }
 
 }  // namespace bioattn_mm

@@ -3,8 +3,6 @@
 
 #include "tensor.h"
 
-#include <cmath>
-
 namespace bioattn_mm {
 
 // The sizes of tokens (B, H, W, heads, d) and of windows of k x k tokens: window = k, offsets = k * k.

@@ -4,27 +4,23 @@ _base_ = './coco_instance_jitter.py'
 dataset_type = 'ADE20KInstanceDataset'
 data_root = 'data/ade/ADEChallengeData2016'
 train_pipeline = [
-    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
-    dict(type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True, with_mask=True),
+    *_base_.train_pipeline[:2],
     dict(
         type='RandomChoiceResize',
         scales=[640 * tenths // 10 for tenths in range(5, 21)],
         resize_type='ResizeShortestEdge',
         max_size=2560,
     ),
-    dict(
-        type='RandomCrop', crop_type='absolute', crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True
-    ),
-    dict(type='FilterAnnotations', min_gt_bbox_wh=(1e-5, 1e-5), by_mask=True),
+    dict(_base_.train_pipeline[4], crop_size=(640, 640)),
+    _base_.train_pipeline[5],  # leaves out what the crop has cut off
     dict(type='PhotoMetricDistortion'),
-    dict(type='bioattn_mm.InOrderRandomFlip', prob=0.5),
-    dict(type='bioattn_mm.ChannelsFirst'),
-    dict(type='PackDetInputs'),
+    _base_.train_pipeline[2],  # flips
+    *_base_.train_pipeline[6:],
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    _base_.test_pipeline[0],
     dict(type='Resize', scale=(2560, 640), keep_ratio=True),
-    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+    _base_.test_pipeline[2],
 ]
 train_dataloader = dict(
     dataset=dict(

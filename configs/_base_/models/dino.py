@@ -1,19 +1,14 @@
 # DINO of four scales, mmdet's settings; a config adds the backbone and the `in_channels` of the neck.
 # For another number of scales, set `num_feature_levels`, `num_outs` and both `num_levels`. The neck makes the last
 # scale from the one before; the others are the backbone's.
+_base_ = './imagenet_pixels.py'
 model = dict(
     type='bioattn_mm.CompatibleDINO',
     num_queries=900,
     with_box_refine=True,
     as_two_stage=True,
     num_feature_levels=4,
-    data_preprocessor=dict(
-        type='DetDataPreprocessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_size_divisor=1,
-    ),
+    data_preprocessor=dict(type='DetDataPreprocessor', pad_size_divisor=1),
     neck=dict(
         type='ChannelMapper',
         kernel_size=1,

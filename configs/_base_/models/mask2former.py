@@ -1,15 +1,9 @@
 # Mask2Former for semantic segmentation, mmseg's settings; a config adds the backbone and the head's `in_channels`.
+_base_ = './imagenet_pixels.py'
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
-        type='SegDataPreProcessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        size=(512, 512),
-        pad_val=0,
-        seg_pad_val=255,
-        test_cfg=dict(size_divisor=32),
+        type='SegDataPreProcessor', size=(512, 512), pad_val=0, seg_pad_val=255, test_cfg=dict(size_divisor=32)
     ),
     decode_head=dict(
         type='Mask2FormerHead',

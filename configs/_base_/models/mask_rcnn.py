@@ -1,14 +1,8 @@
 # Mask R-CNN with FPN, mmdet's settings; a config adds the backbone and the `in_channels` of the neck.
+_base_ = './imagenet_pixels.py'
 model = dict(
     type='MaskRCNN',
-    data_preprocessor=dict(
-        type='DetDataPreprocessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_mask=True,
-        pad_size_divisor=32,
-    ),
+    data_preprocessor=dict(type='DetDataPreprocessor', pad_mask=True, pad_size_divisor=32),
     neck=dict(type='FPN', out_channels=256, num_outs=5),
     rpn_head=dict(
         type='RPNHead',

@@ -1,15 +1,8 @@
 # UperNet with an auxiliary FCN head; a config adds the backbone and the `in_channels` of both heads.
+_base_ = './imagenet_pixels.py'
 model = dict(
     type='EncoderDecoder',
-    data_preprocessor=dict(
-        type='SegDataPreProcessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        size=(512, 512),
-        pad_val=0,
-        seg_pad_val=255,
-    ),
+    data_preprocessor=dict(type='SegDataPreProcessor', size=(512, 512), pad_val=0, seg_pad_val=255),
     decode_head=dict(
         type='UPerHead',
         in_index=[0, 1, 2, 3],

@@ -1,5 +1,6 @@
-# CIFAR-100 from random weights, its images resized to 224 x 224, with DeiT's recipe for ImageNet-1k. TransNeXt's
-# paper names the data and not the recipe. Download the data from https://www.cs.toronto.edu/~kriz/cifar.html.
+# CIFAR-100 from random weights, its images resized to 224 x 224, with DeiT's recipe for ImageNet-1k.
+# TransNeXt's paper names the data and not the recipe; clipping, weight decay and drop path are those of a
+# config. Download the data from https://www.cs.toronto.edu/~kriz/cifar.html.
 _base_ = './deit_in1k.py'
 model = dict(data_preprocessor=dict(num_classes=100), head=dict(num_classes=100))
 # The data set reads images itself.

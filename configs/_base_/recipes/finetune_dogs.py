@@ -1,9 +1,12 @@
-# Stanford Dogs with the settings of GAB's appendix. Download it from
+# Stanford Dogs as in the authors' train.py of GAB: published parts together, split at random. Download it from
 # http://vision.stanford.edu/aditya86/ImageNetDogs.
 _base_ = './finetune_sgd_200e.py'
 model = dict(data_preprocessor=dict(num_classes=120), head=dict(num_classes=120))
-dataset_type = 'bioattn_mm.StanfordDogs'
 data_root = 'data/stanford-dogs'
-train_dataloader = dict(dataset=dict(type=dataset_type, data_root=data_root, split='train'))
-val_dataloader = dict(dataset=dict(type=dataset_type, data_root=data_root, split='test'))
-test_dataloader = val_dataloader
+train_dataloader = val_dataloader = test_dataloader = dict(
+    dataset=dict(
+        type='bioattn_mm.RandomPart',
+        data_root=data_root,
+        datasets=[dict(type='bioattn_mm.StanfordDogs', split=split) for split in ('train', 'test')],
+    )
+)

@@ -13,5 +13,5 @@ codebase_config = dict(
         keep_top_k=100,
         background_label_id=-1,
     ),
-    module=['bioattn_mm.mmdeploy_rewriters'],
+    module=['bioattn_mm.export.mmdeploy'],
 )

@@ -2,5 +2,5 @@
 # classes + 1), and of its mask in the pixels of the input, (B, queries, H, W). mmdeploy makes instances and segments
 # of them as the model's test_cfg says.
 codebase_config = dict(
-    type='mmdet', task='ObjectDetection', model_type='panoptic_end2end', module=['bioattn_mm.mmdeploy_rewriters']
+    type='mmdet', task='ObjectDetection', model_type='panoptic_end2end', module=['bioattn_mm.export.mmdeploy']
 )

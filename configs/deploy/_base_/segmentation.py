@@ -4,5 +4,5 @@ codebase_config = dict(
     task='Segmentation',
     model_type='end2end',
     with_argmax=False,
-    module=['bioattn_mm.mmdeploy_rewriters'],
+    module=['bioattn_mm.export.mmdeploy'],
 )

@@ -1,4 +1,5 @@
 # GABViT-Medium, fine-tuned on Caltech-101 (GAB, table 3).
-# Weights: timm's classifier of ImageNet-1k without Gaussians, fetched when training starts.
+# Weights: timm's classifier of ImageNet-1k without Gaussians, fetched when training starts;
+# its position bias is drawn anew.
 _base_ = ['../../_base_/recipes/finetune_caltech101.py', '../../_base_/backbones/gabvit_medium_classifier.py']
-model = dict(backbone=_base_.pop('backbone'), neck=None, head=dict(in_channels=512))
+model = dict(backbone=dict(_base_.pop('backbone'), new_position_bias=True), neck=None, head=dict(in_channels=512))

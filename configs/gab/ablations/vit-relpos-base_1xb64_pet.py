@@ -1,5 +1,5 @@
 # GABViT-Base's host, without Gaussians, fine-tuned on Oxford-IIIT Pet (GAB, table 3): the baseline.
-# Weights: timm's classifier of ImageNet-1k, fetched when training starts.
+# Weights: timm's classifier of ImageNet-1k, fetched when training starts; its position bias is drawn anew.
 _base_ = './gabvit-base_1xb64_pet.py'
 # An amplitude of 0 has no gradient: it stays.
 model = dict(backbone=dict(amplitude=0.0))

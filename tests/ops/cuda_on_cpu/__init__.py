@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from torch.autograd.function import FunctionCtx
 from torch.utils.cpp_extension import include_paths
 
 from tests.needs import reason_of_lack
@@ -85,6 +86,29 @@ class CUDAOnCPU:
             self.draw_order()
             with self.without_barrier(place), pytest.raises(RuntimeError, match='without a barrier|uninitialised'):
                 run()
+
+
+def function_of(name: str, saved: int, without_gradient: int = 0) -> Callable[..., torch.Tensor]:
+    """An operator of the emulation under autograd.
+
+    Args:
+        name: That of the operator; its backward pass is NAME_backward.
+        saved: Number of its first arguments that the backward pass takes, after the gradient of the output.
+        without_gradient: Number of its first arguments that have no gradient.
+    """
+
+    class Kernels(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(*inputs[:saved])
+            return getattr(torch.ops.kernels_on_cpu, name)(*inputs)
+
+        @staticmethod
+        def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            backward = getattr(torch.ops.kernels_on_cpu, f'{name}_backward')
+            return *[None] * without_gradient, *backward(grad, *ctx.saved_tensors)
+
+    return Kernels.apply
 
 
 def compile_library(library: Path, sources: Sequence[Path], capability: int) -> None:

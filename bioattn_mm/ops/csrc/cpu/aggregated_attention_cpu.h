@@ -1,8 +1,5 @@
-// Aggregated attention on the CPU, fused: attention weights exist for one group of queries at a time.
-//
-// The steps for a group are in aggregated_attention_lanes.h; here are the loops over groups, and the copies between
-// tokens in memory and planes of channels. Every sum belongs to one task, or tasks have sums of their own that are
-// added up in order: results are the same for any number of threads.
+// Aggregated attention on the CPU: loops over groups of queries, and copies between tokens and planes. Every sum
+// belongs to one task, or is added up in order: results do not depend on the threads.
 #pragma once
 
 #include "aggregated_attention_lanes.h"
@@ -16,31 +13,22 @@ template <typename T>
 struct SizesOf : WindowSizes<int64_t> {
   explicit SizesOf(const CpuInputs& inputs)
       : WindowSizes<int64_t>(inputs.query, inputs.window_bias.size(1)),
-        margin(window / 2),
         pooled_height(inputs.pooled_key.size(1)),
-        pooled_width(inputs.pooled_key.size(2)),
-        pooled(pooled_height * pooled_width),
-        pooled_blocks(divide_up(pooled, kBlock)),
-        padded_pooled(pooled_blocks * kBlock),
-        padded_channels(round_up(channels, kBlock)),
-        columns(std::min(round_up(width, kQueries<T>), kTileColumns)),
-        column_blocks(divide_up(width, columns)),
-        row_blocks(divide_up(height, kTileRows)),
-        halo_columns(round_up(columns + 2 * margin, kLanes<T>)),
-        padded_width(column_blocks * columns + 2 * margin),
-        batch_heads(batch * heads) {}
+        pooled_width(inputs.pooled_key.size(2)) {}
 
-  int64_t margin;
-  int64_t pooled_height, pooled_width, pooled, pooled_blocks, padded_pooled;
-  int64_t padded_channels;                     // channels of a token, in blocks of kBlock
-  int64_t columns, column_blocks, row_blocks;  // columns of a tile; numbers of tiles
-  int64_t halo_columns;                        // columns of a tile with the windows around it
-  int64_t padded_width;                        // columns of the image with a margin
-  int64_t batch_heads;                         // B * heads
+  int64_t pooled_height, pooled_width;
+  int64_t margin = window / 2, batch_heads = batch * heads, pooled = pooled_height * pooled_width;
+  int64_t pooled_blocks = divide_up(pooled, kBlock), padded_pooled = pooled_blocks * kBlock;
+  int64_t padded_channels = round_up(channels, kBlock);
+  int64_t columns = std::min(round_up(width, kQueries<T>), kTileColumns);  // of a tile
+  int64_t slices = std::min(batch, int64_t(4));  // parts of the batch that are tasks, with sums, of their own
+  int64_t column_blocks = divide_up(width, columns), row_blocks = divide_up(height, kTileRows);  // numbers of tiles
+  int64_t halo_columns = round_up(columns + 2 * margin, kLanes<T>);  // columns of a tile with the windows around it
+  int64_t padded_width = column_blocks * columns + 2 * margin;       // columns of the image with a margin
 };
 
-// The biases of a pooled key for neighbouring queries, which are neighbours in memory: in a copy of the table, if
-// there the next query has the next offset; else in an array (heads, R, Pw, columns).
+// The biases of a pooled key for neighbouring queries, side by side: in a copy of the table, if there the next query
+// has the next offset; else in an array (heads, R, Pw, columns).
 template <typename T>
 struct PooledBias {
   PooledBias(const CpuInputs& inputs, const SizesOf<T>& s)
@@ -55,8 +43,7 @@ struct PooledBias {
     width = round_up(s.width, kQueries<T>);
     for (int64_t v = 0; v < s.pooled_width; ++v) starts[v] = in_table ? index[v] : v * width;
     row_stride = in_table ? table_columns : s.pooled_width * width;
-    // Groups at the right edge of the image read up to a vector beyond the last row, and write as much of the
-    // gradient. Each head is padded by this, because heads are computed side by side.
+    // Groups at the right edge read, and write gradients, up to a vector beyond the last row: each head is padded.
     head_stride = rows * row_stride + kQueries<T>;
     const T* table = inputs.pooled_bias.template const_data_ptr<T>();
     data.assign(heads * head_stride, T(0));
@@ -102,21 +89,12 @@ struct PooledBias {
   Buffer<T> data;
 };
 
-// Copies of the pooled keys or values of all images and heads, column by column of the pooled grid, in the layouts
-// that products read.
+// Copies of the pooled keys or values of all heads, by columns of the pooled grid, in the layouts of products.
 template <typename T, typename Element>
 struct PooledTokens {
-  static constexpr bool kRowsAreTokens = std::is_same_v<Element, T> && !kRowsInBlocks;
+  static constexpr bool kRowsAreTokens = std::is_same_v<Element, T>;
 
-  explicit PooledTokens(const SizesOf<T>& s)
-      : s(s),
-        row_size(s.padded_channels),
-        block_size(divide_up(s.channels, kPacked<Element>) * kBlock),
-        size(s.padded_pooled * row_size + 2 * kQueries<T>),
-        tokens(s.batch_heads * size),
-        inverse_norms(s.batch_heads * s.padded_pooled),
-        row_elements(kRowsAreTokens ? 0 : s.batch_heads * size),
-        block_elements(s.batch_heads * s.pooled_blocks * block_size) {}
+  explicit PooledTokens(const SizesOf<T>& s) : s(s) {}
 
   // Copies the tokens of a head of an image; `unit` makes them unit vectors.
   template <typename Data>
@@ -132,10 +110,8 @@ struct PooledTokens {
         for (int64_t c = 0; c < channels; ++c) token[c] *= *inverse_norm;
       }
     lay_out(
-        PooledLayouts<T, Element>{
-            tokens.data() + batch_head * size, row_elements.data() + (kRowsAreTokens ? 0 : batch_head * size),
-            block_elements.data() + batch_head * s.pooled_blocks * block_size, s.padded_pooled, s.channels,
-            row_size});
+        tokens.data() + batch_head * size, row_elements.data() + (kRowsAreTokens ? 0 : batch_head * size),
+        block_elements.data() + batch_head * s.pooled_blocks * block_size, s.padded_pooled, s.channels, row_size);
   }
 
   const T* token(int64_t batch_head, int64_t p) const { return tokens.data() + batch_head * size + p * row_size; }
@@ -150,9 +126,11 @@ struct PooledTokens {
   }
 
   const SizesOf<T>& s;
-  int64_t row_size, block_size, size;
-  Buffer<T> tokens, inverse_norms;
-  Buffer<Element> row_elements, block_elements;
+  int64_t row_size = s.padded_channels, block_size = divide_up(s.channels, kPacked<Element>) * kBlock;
+  int64_t size = s.padded_pooled * row_size + 2 * kQueries<T>;
+  Buffer<T> tokens = Buffer<T>(s.batch_heads * size), inverse_norms = Buffer<T>(s.batch_heads * s.padded_pooled);
+  Buffer<Element> row_elements = Buffer<Element>(kRowsAreTokens ? 0 : s.batch_heads * size);
+  Buffer<Element> block_elements = Buffer<Element>(s.batch_heads * s.pooled_blocks * block_size);
 };
 
 // The planes (d, stride) of the last rows that were loaded, as many as a window has.
@@ -195,9 +173,8 @@ struct Tokens {
   int64_t row_stride, column_stride, image_stride, size;
 };
 
-// Copies `number` columns of a row, from `first` on, to planes, with zeros outside of the image. They are whole
-// vectors of columns with `margin` more on both sides, and the planes may end with columns that are not needed.
-// Meanwhile the row below, which is the next to be copied, is prefetched: to wait for it would take most of the time.
+// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image: whole vectors, with
+// `margin` more on both sides. The row below is prefetched: to wait for it would take most of the time.
 template <typename Data, typename T>
 void load_planes(
     const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number,
@@ -248,7 +225,7 @@ void load_planes(
           __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride);
           __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride + tokens.size - 1);
         }
-        load_block(source, tokens.column_stride, tokens.size, planes + lane, number);
+        transpose_tokens(source, tokens.column_stride, 1, planes + lane, number, number, tokens.size);
       }
   }
   for (; lane < right; ++lane) {
@@ -261,7 +238,6 @@ void load_planes(
   }
 }
 
-// Copies the lanes of a group from planes to tokens.
 template <typename Data, typename T>
 void store_planes(
     const T* planes, const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first,
@@ -279,8 +255,9 @@ void store_planes(
   if constexpr (std::is_same_v<Data, float>) {
     if (tokens.size >= kLanes<float>)
       for (; lane + kLanes<float> <= number; lane += kLanes<float>)
-        store_block(
-            planes + lane, kQueries<T>, tokens.size, tokens.at(image, head, row, first + lane), tokens.column_stride);
+        transpose_tokens(
+            planes + lane, kQueries<T>, kQueries<T>, tokens.at(image, head, row, first + lane), tokens.column_stride,
+            1, tokens.size);
   }
   for (; lane < number; ++lane) {
     Data* target = tokens.at(image, head, row, first + lane);
@@ -291,27 +268,7 @@ void store_planes(
 // The inputs of both passes: pointers, and copies in the layouts that the kernels read.
 template <typename Data, typename T, typename Element>
 struct Attention {
-  explicit Attention(const CpuInputs& inputs)
-      : s(inputs),
-        cosine(inputs.scale.defined()),
-        query(inputs.query),
-        key(inputs.key),
-        value(inputs.value),
-        pooled_key(inputs.pooled_key),
-        pooled_value(inputs.pooled_value),
-        token_weights(inputs.token_weights),
-        bias(inputs, s),
-        bias_rows(inputs.pooled_bias_rows.template const_data_ptr<int64_t>()),
-        window_bias(inputs.window_bias.template const_data_ptr<T>()),
-        keys(s),
-        values(s),
-        log_numbers((s.window + 1) * (s.window + 1)) {
-    if (cosine) {
-      scale = inputs.scale.template const_data_ptr<T>();
-      query_embedding = inputs.query_embedding.template const_data_ptr<T>();
-      tokens = inputs.tokens.template const_data_ptr<T>();
-      token_bias = inputs.token_bias.template const_data_ptr<T>();
-    }
+  explicit Attention(const CpuInputs& inputs) : inputs(inputs) {
     for (int64_t rows = 0; rows <= s.window; ++rows)
       for (int64_t columns = 0; columns <= s.window; ++columns)
         log_numbers[rows * (s.window + 1) + columns] = std::log(static_cast<T>(rows * columns + s.pooled));
@@ -323,38 +280,43 @@ struct Attention {
     });
   }
 
+  HeadParameters<T> parameters_of(int64_t head) const {
+    const T* of_window = window_bias + head * s.offsets;
+    if (!cosine) return {of_window, nullptr, nullptr, nullptr};
+    return {
+        of_window, tokens + head * s.channels * s.offsets, token_bias + head * s.offsets,
+        query_embedding + head * s.channels};
+  }
+
   // How many of the `length` rows, or columns, of the image are in the window around index i.
   int64_t inside(int64_t i, int64_t length) const {
     return std::min(i + s.margin, length - 1) - std::max(i - s.margin, int64_t(0)) + 1;
   }
 
-  SizesOf<T> s;
-  bool cosine;  // whether queries and keys are normalised here, and queries scaled
-  Tokens<const Data> query, key, value, pooled_key, pooled_value, token_weights;
-  PooledBias<T> bias;
-  const int64_t* bias_rows;
-  const T *window_bias, *scale = nullptr, *query_embedding = nullptr, *tokens = nullptr, *token_bias = nullptr;
-  PooledTokens<T, Element> keys, values;
-  Buffer<T> log_numbers;  // logarithms of numbers of keys, by the rows and columns of a query's window in the image
+  const CpuInputs& inputs;
+  const SizesOf<T> s{inputs};
+  const bool cosine = inputs.scale.defined();  // whether queries and keys are normalised here, and queries scaled
+  const Tokens<const Data> query{inputs.query}, key{inputs.key}, value{inputs.value}, pooled_key{inputs.pooled_key},
+      pooled_value{inputs.pooled_value}, token_weights{inputs.token_weights};
+  const PooledBias<T> bias{inputs, s};
+  const int64_t* bias_rows = DataOf{inputs.pooled_bias_rows};
+  const T *window_bias = DataOf{inputs.window_bias}, *scale = DataOf{inputs.scale};
+  const T *query_embedding = DataOf{inputs.query_embedding}, *tokens = DataOf{inputs.tokens};
+  const T* token_bias = DataOf{inputs.token_bias};
+  PooledTokens<T, Element> keys{s}, values{s};
+  // The logarithms of numbers of keys, by the rows and columns of a query's window in the image.
+  Buffer<T> log_numbers = Buffer<T>((s.window + 1) * (s.window + 1));
 };
 
 // The queries of some columns of a row, in planes.
 template <typename Data, typename T, typename Element>
 struct QueryPlanes {
-  QueryPlanes(const Attention<Data, T, Element>& a, int64_t stride)
-      : a(a),
-        stride(stride),
-        unit(a.s.channels * stride),
-        scaled(a.s.channels * stride),
-        inverse_norms(stride),
-        factors(stride),
-        log_lengths(stride) {}
+  QueryPlanes(const Attention<Data, T, Element>& a, int64_t stride) : a(a), stride(stride) {}
 
-  // Writes the scaled queries to `target`.
   void load(int64_t image, int64_t head, int64_t row, int64_t first, T* target, int64_t margin = 0) {
     if (!a.cosine) return load_planes(a.query, image, head, row, first, stride, a.s.width, target, margin);
     load_planes(a.query, image, head, row, first, stride, a.s.width, unit.data(), margin);
-    make_unit(UnitVectors<T>{unit.data(), inverse_norms.data(), a.s.channels, stride});
+    make_unit(unit.data(), inverse_norms.data(), a.s.channels, stride);
     const T* log_numbers = a.log_numbers.data() + a.inside(row, a.s.height) * (a.s.window + 1);
     for (int64_t lane = 0; lane < stride; ++lane) {
       const int64_t column = first + lane;
@@ -363,31 +325,19 @@ struct QueryPlanes {
       factors[lane] = a.scale[head] * log_lengths[lane];
     }
     const T* embedding = a.query_embedding + head * a.s.channels;
-    scale_queries(ScaledQueries<T>{unit.data(), embedding, factors.data(), target, a.s.channels, stride});
+    scale_queries(target, unit.data(), embedding, factors.data(), a.s.channels, stride);
   }
 
   const Attention<Data, T, Element>& a;
   int64_t stride;
-  Buffer<T> unit, scaled;                         // planes
-  Buffer<T> inverse_norms, factors, log_lengths;  // (stride)
+  Buffer<T> unit = Buffer<T>(a.s.channels * stride), scaled = unit;                                   // planes
+  Buffer<T> inverse_norms = Buffer<T>(stride), factors = inverse_norms, log_lengths = inverse_norms;  // (stride)
 };
 
 // A task's buffers, and its loops over the groups of a tile: some rows of one block of columns.
 template <typename Data, typename T, typename Element>
 struct Tile {
-  explicit Tile(const Attention<Data, T, Element>& a)
-      : a(a),
-        queries(a, a.s.columns),
-        keys(a.s.window, a.s.channels, a.s.halo_columns),
-        values(a.s.window, a.s.channels, a.s.halo_columns),
-        outside(a.s.window * kQueries<T>),
-        bias_indices(a.s.pooled),
-        pooled(a.s.padded_pooled * kQueries<T>),
-        window(a.s.offsets * kQueries<T>),
-        token_weights(window),
-        output(a.s.padded_channels * kQueries<T>),
-        logsumexp(kQueries<T>),
-        packed(std::max(a.s.padded_pooled, 2 * a.s.padded_channels) * kQueries<T>) {}
+  explicit Tile(const Attention<Data, T, Element>& a) : a(a) {}
 
   // Calls load_row(row) for each row, and compute(group, row, column) for each group of its queries.
   template <typename LoadRow, typename Compute>
@@ -401,7 +351,7 @@ struct Tile {
     for (int64_t row = top; row < bottom; ++row) {
       for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
         load_planes(a.key, image, head, next, left - s.margin, s.halo_columns, s.width, keys[next], s.margin);
-        if (a.cosine) make_unit(UnitVectors<T>{keys[next], keys.inverse_norms.data(), s.channels, s.halo_columns});
+        if (a.cosine) make_unit(keys[next], keys.inverse_norms.data(), s.channels, s.halo_columns);
         load_planes(a.value, image, head, next, left - s.margin, s.halo_columns, s.width, values[next], s.margin);
       }
       queries.load(image, head, row, left, queries.scaled.data());
@@ -422,45 +372,30 @@ struct Tile {
         const int64_t x = column + lane + dx - s.margin;
         outside[dx * kQueries<T> + lane] = 0 <= x && x < s.width ? T(0) : -std::numeric_limits<T>::infinity();
       }
-    Group<T, Element> group;
-    group.sizes.channels = s.channels;
-    group.sizes.window = s.window;
-    group.sizes.offsets = s.offsets;
-    group.sizes.pooled_keys = s.pooled;
-    group.sizes.pooled_blocks = s.pooled_blocks;
-    group.queries.scaled = queries.scaled.data() + first;
-    group.queries.unit = queries.unit.data() + first;
-    group.queries.stride = s.columns;
-    group.neighbours.keys = keys.around(row, s.height, first);
-    group.neighbours.values = values.around(row, s.height, first);
-    group.neighbours.stride = s.halo_columns;
-    group.neighbours.outside = outside.data();
-    group.pooled.key_blocks = a.keys.blocks(batch_head);
-    group.pooled.key_rows = a.keys.rows(batch_head);
-    group.pooled.value_blocks = a.values.blocks(batch_head);
-    group.pooled.value_rows = a.values.rows(batch_head);
-    group.bias.data = a.bias.data.data() + head * a.bias.head_stride + column;
-    group.bias.indices = bias_indices.data();
-    group.parameters.window_bias = a.window_bias + head * s.offsets;
-    group.parameters.tokens = a.cosine ? a.tokens + head * s.channels * s.offsets : nullptr;
-    group.parameters.token_bias = a.cosine ? a.token_bias + head * s.offsets : nullptr;
-    group.weights.pooled = pooled.data();
-    group.weights.window = window.data();
-    group.weights.tokens = token_weights.data();
-    group.output = output.data();
-    group.logsumexp = logsumexp.data();
-    group.packed = packed.data();
     if (!a.cosine) load_planes(a.token_weights, image, head, row, column, kQueries<T>, s.width, token_weights.data());
-    return group;
+    return {
+        {s.channels, s.window, s.offsets, s.pooled, s.pooled_blocks},
+        {queries.scaled.data() + first, queries.unit.data() + first, s.columns, queries.inverse_norms.data() + first,
+         queries.factors.data() + first, queries.log_lengths.data() + first},
+        {keys.around(row, s.height, first), values.around(row, s.height, first), s.halo_columns, outside.data()},
+        {a.keys.blocks(batch_head), a.keys.rows(batch_head), a.values.blocks(batch_head), a.values.rows(batch_head)},
+        {a.bias.data.data() + head * a.bias.head_stride + column, bias_indices.data()},
+        a.parameters_of(head),
+        {pooled.data(), window.data(), token_weights.data()},
+        output.data(),
+        logsumexp.data(),
+        packed.data()};
   }
 
   const Attention<Data, T, Element>& a;
-  QueryPlanes<Data, T, Element> queries;
-  RowsOfPlanes<T> keys, values;
-  Buffer<T> outside;
-  std::vector<int64_t> bias_indices;  // the indices for the first query of a row
-  Buffer<T> pooled, window, token_weights, output, logsumexp;
-  Buffer<Element> packed;
+  QueryPlanes<Data, T, Element> queries = QueryPlanes(a, a.s.columns);
+  RowsOfPlanes<T> keys = RowsOfPlanes<T>(a.s.window, a.s.channels, a.s.halo_columns), values = keys;
+  Buffer<T> outside = Buffer<T>(a.s.window * kQueries<T>);
+  std::vector<int64_t> bias_indices = std::vector<int64_t>(a.s.pooled);  // the indices for the first query of a row
+  Buffer<T> pooled = Buffer<T>(a.s.padded_pooled * kQueries<T>);
+  Buffer<T> window = Buffer<T>(a.s.offsets * kQueries<T>), token_weights = window;
+  Buffer<T> output = Buffer<T>(a.s.padded_channels * kQueries<T>), logsumexp = Buffer<T>(kQueries<T>);
+  Buffer<Element> packed = Buffer<Element>(std::max(a.s.padded_pooled, 2 * a.s.padded_channels) * kQueries<T>);
 };
 
 // The element of a query in a tensor (B, heads, H, W).
@@ -492,17 +427,10 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
   });
 }
 
-// A task's sums for the gradients of the parameters of its head: sums of some rows in the type of the arithmetic, one
-// for each lane, and totals in float64, because they have a term for each query.
+// A task's sums for the gradients of its head's parameters: sums of some rows for each lane, and totals in float64.
 template <typename T>
 struct ParameterSums {
-  explicit ParameterSums(const SizesOf<T>& s)
-      : totals(number(s)),
-        embedding(s.channels * kQueries<T>),
-        scale(kQueries<T>),
-        window_bias(s.offsets * kQueries<T>),
-        tokens(s.channels * s.offsets * kQueries<T>),
-        token_bias(window_bias) {}
+  explicit ParameterSums(const SizesOf<T>& s) : s(s) {}
 
   // Adds the lanes to the totals, which have the order of `BackwardPass::finish_parameters`, and starts them anew.
   void add_up() {
@@ -516,27 +444,24 @@ struct ParameterSums {
       std::fill(lanes->begin(), lanes->end(), T(0));
     }
   }
+  LaneSums<T> lanes() {
+    return {window_bias.data(), scale.data(), embedding.data(), tokens.data(), token_bias.data()};
+  }
   static int64_t number(const SizesOf<T>& s) {
     return s.offsets + 1 + s.channels + s.channels * s.offsets + s.offsets;
   }
 
-  std::vector<double> totals;
-  Buffer<T> embedding, scale, window_bias, tokens, token_bias;
+  const SizesOf<T>& s;
+  std::vector<double> totals = std::vector<double>(number(s));
+  Buffer<T> embedding = Buffer<T>(s.channels * kQueries<T>), scale = Buffer<T>(kQueries<T>);
+  Buffer<T> window_bias = Buffer<T>(s.offsets * kQueries<T>), token_bias = window_bias;
+  Buffer<T> tokens = Buffer<T>(s.channels * s.offsets * kQueries<T>);
 };
 
-// A task's sums for the gradients of the pooled keys and values of its head, and the factors of the last groups,
-// which are multiplied and added when there are kGroups of them.
+// A task's sums for the gradients of its head's pooled keys and values, and the factors of the last kGroups groups.
 template <typename T, typename Element>
 struct PooledSums {
-  explicit PooledSums(const SizesOf<T>& s)
-      : keys(round_up(s.pooled, kKeysOfSums<T, Element>)),
-        row_channels(round_up(s.channels, kChannelsOfSums<T, Element>)),
-        of_keys(kGroups * keys * kSteps<T, Element>),
-        of_values(of_keys),
-        queries(kGroups * kSteps<T, Element> * row_channels),
-        grad_outputs(queries),
-        key_sums(size(s)),
-        value_sums(size(s)) {}
+  explicit PooledSums(const SizesOf<T>& s) : s(s) {}
 
   // The elements of the sums for the keys, or the values, of one head.
   static int64_t size(const SizesOf<T>& s) {
@@ -546,13 +471,9 @@ struct PooledSums {
   // The memory for the factors of the next group. When they are written, `count_group` follows.
   OuterFactors<Element> of_next_group() {
     const int64_t factor = groups * keys * kSteps<T, Element>, row = groups * kSteps<T, Element> * row_channels;
-    OuterFactors<Element> factors;
-    factors.of_keys = of_keys.data() + factor;
-    factors.of_values = of_values.data() + factor;
-    factors.queries = queries.data() + row;
-    factors.grad_outputs = grad_outputs.data() + row;
-    factors.row_channels = row_channels;
-    return factors;
+    return {
+        of_keys.data() + factor, of_values.data() + factor, queries.data() + row, grad_outputs.data() + row,
+        row_channels};
   }
   void count_group() {
     if (++groups == kGroups) multiply();
@@ -577,37 +498,27 @@ struct PooledSums {
     groups = 0;
   }
 
-  int64_t keys, row_channels;  // padded
-  int64_t groups = 0;          // groups whose factors are kept
-  Buffer<Element> of_keys, of_values, queries, grad_outputs;
-  Buffer<T> key_sums, value_sums;
+  const SizesOf<T>& s;
+  const int64_t keys = round_up(s.pooled, kKeysOfSums<T, Element>);
+  const int64_t row_channels = round_up(s.channels, kChannelsOfSums<T, Element>);
+  int64_t groups = 0;  // groups whose factors are kept
+  Buffer<Element> of_keys = Buffer<Element>(kGroups * keys * kSteps<T, Element>), of_values = of_keys;
+  Buffer<Element> queries = Buffer<Element>(kGroups * kSteps<T, Element> * row_channels), grad_outputs = queries;
+  Buffer<T> key_sums = Buffer<T>(size(s)), value_sums = key_sums;
 };
 
-// The backward pass. Its first part goes over the queries and writes what the other two need: the gradients of the
-// window's logits and sums for the pooled tokens. Where tasks of one head add to the same sums, each has sums of its
-// own, which are added up in order at the end.
+// The backward pass. The pass over the queries writes the gradients of the window's logits, and sums for the pooled
+// tokens, of which each task has its own; the other two steps finish them.
 template <typename Data, typename T, typename Element>
 struct BackwardPass {
   BackwardPass(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& grad)
       : a(inputs),
-        s(a.s),
         grad(grad),
         grad_output(grad_output),
         grad_query(grad.query),
         grad_token_weights(grad.token_weights),
         logsumexp(logsumexp.const_data_ptr<T>()),
-        window_row(s.offsets * s.padded_width),
-        window_data(zeros({2, s.batch_heads, s.height, window_row}, logsumexp.options())),
-        grad_logits(window_data.mutable_data_ptr<T>()),
-        value_weights(grad_logits + s.batch_heads * s.height * window_row),
-        bias_blocks(a.bias.in_table ? s.column_blocks : 1),
-        bias_sums(zeros({bias_blocks, s.heads * a.bias.head_stride}, logsumexp.options())),
-        bias_sums_data(bias_sums.mutable_data_ptr<T>()),
-        pooled_size(PooledSums<T, Element>::size(s)),
-        pooled_sums(zeros({2, s.column_blocks, s.batch_heads, pooled_size}, logsumexp.options())),
-        pooled_sums_data(pooled_sums.mutable_data_ptr<T>()),
-        parameter_sums(
-            zeros({s.column_blocks, s.heads, ParameterSums<T>::number(s)}, logsumexp.options().dtype(kDouble))) {}
+        floats(logsumexp.options()) {}
 
   void run() {
     differentiate_queries();
@@ -618,29 +529,24 @@ struct BackwardPass {
   }
 
  private:
-  // A task has one head and one block of columns in all images.
+  // A task has one head and one block of columns in the images of a slice.
   void differentiate_queries() const {
     double* totals = parameter_sums.template mutable_data_ptr<double>();
-    parallel_for(0, s.heads * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, s.slices * s.column_blocks * s.heads, 1, [&](int64_t begin, int64_t end) {
       QueryTask task(*this);
       for (int64_t number = begin; number < end; ++number) {
-        const int64_t head = number / s.column_blocks, block = number % s.column_blocks;
+        const int64_t slice = number / s.heads / s.column_blocks, block = number / s.heads % s.column_blocks;
+        const int64_t head = number % s.heads, last = (slice + 1) * s.batch / s.slices;
         ParameterSums<T> sums(s);
-        for (int64_t image = 0; image < s.batch; ++image) task.run(image, head, block, sums);
-        std::copy(sums.totals.begin(), sums.totals.end(), totals + (block * s.heads + head) * sums.totals.size());
+        task.bias_sums = bias_sums_of(slice, block, head);
+        for (int64_t image = slice * s.batch / s.slices; image < last; ++image) task.run(image, head, block, sums);
+        std::copy(sums.totals.begin(), sums.totals.end(), totals + number * sums.totals.size());
       }
     });
   }
 
   struct QueryTask {
-    explicit QueryTask(const BackwardPass& pass)
-        : pass(pass),
-          tile(pass.a),
-          pooled_sums(pass.s),
-          grad_output(pass.s.channels * pass.s.columns),
-          grad_window(pass.s.offsets * kQueries<T>),
-          grad_token_weights(grad_window),
-          grad_pooled(tile.pooled) {}
+    explicit QueryTask(const BackwardPass& pass) : pass(pass) {}
 
     void run(int64_t image, int64_t head, int64_t block, ParameterSums<T>& sums) {
       const auto& s = pass.s;
@@ -670,61 +576,31 @@ struct BackwardPass {
       std::fill(tile.logsumexp.begin() + valid, tile.logsumexp.end(), std::numeric_limits<T>::infinity());
 
       const int64_t kept = (batch_head * s.height + row) * pass.window_row + s.margin + column;
-      GradientGroup<T, Element> group;
-      group.forward = forward;
-      group.grad.output = grad_output.data() + first;
-      group.grad.query = tile.output.data();
-      group.grad.pooled_logits = grad_pooled.data();
-      group.grad.window_logits = grad_window.data();
-      group.grad.token_weights = grad_token_weights.data();
-      group.grad.pooled_bias = pass.bias_sums_of(block, head) + column;
-      group.grad.window_bias_sums = sums.window_bias.data();
-      group.grad.token_weight_sums = sums.token_bias.data();
-      group.window.grad_logits = pass.grad_logits + kept;
-      group.window.value_weights = pass.value_weights + kept;
-      group.window.stride = s.padded_width;
-      group.outer = pooled_sums.of_next_group();
+      const GradientGroup<T, Element> group{
+          forward,
+          {grad_output.data() + first, tile.output.data(), grad_pooled.data(), grad_window.data(),
+           grad_token_weights.data(), bias_sums + column},
+          sums.lanes(),
+          {pass.grad_logits + kept, pass.value_weights + kept, s.padded_width},
+          pooled_sums.of_next_group()};
       differentiate(group);
       pooled_sums.count_group();
-
       if (pass.a.cosine)
-        differentiate_projection(forward, head, first, sums);
+        differentiate_scaling(group);
       else
         store_planes(grad_token_weights.data(), pass.grad_token_weights, image, head, row, column, s.width);
       store_planes(tile.output.data(), pass.grad_query, image, head, row, column, s.width);
     }
 
-    // Turns the gradient of the scaled queries into that of the queries.
-    void differentiate_projection(
-        const Group<T, Element>& group, int64_t head, int64_t first, ParameterSums<T>& sums) {
-      const auto& s = pass.s;
-      QueryGradient<T> query;
-      query.channels = s.channels;
-      query.offsets = s.offsets;
-      query.unit = group.queries.unit;
-      query.unit_stride = group.queries.stride;
-      query.inverse_norms = tile.queries.inverse_norms.data() + first;
-      query.factors = tile.queries.factors.data() + first;
-      query.log_lengths = tile.queries.log_lengths.data() + first;
-      query.query_embedding = pass.a.query_embedding + head * s.channels;
-      query.tokens = group.parameters.tokens;
-      query.grad_token_weights = grad_token_weights.data();
-      query.gradient = tile.output.data();
-      query.embedding_sums = sums.embedding.data();
-      query.scale_sums = sums.scale.data();
-      query.token_sums = sums.tokens.data();
-      differentiate_query(query);
-    }
-
     const BackwardPass& pass;
-    Tile<Data, T, Element> tile;
-    PooledSums<T, Element> pooled_sums;
-    Buffer<T> grad_output;  // planes
-    Buffer<T> grad_window, grad_token_weights, grad_pooled;
+    T* bias_sums = nullptr;  // of the head, as in PooledBias::data
+    Tile<Data, T, Element> tile = Tile(pass.a);
+    PooledSums<T, Element> pooled_sums = PooledSums<T, Element>(pass.s);
+    Buffer<T> grad_output = Buffer<T>(pass.s.channels * pass.s.columns);  // planes
+    Buffer<T> grad_window = tile.window, grad_token_weights = tile.window, grad_pooled = tile.pooled;
   };
 
-  // The gradients of the keys and values in windows. A task has some rows of one block of columns of keys, and
-  // gathers from the queries in whose windows they are.
+  // The gradients of the keys and values in windows: a task gathers those of some rows of one block of columns.
   void gather_window_gradients() const {
     if (!s.window) return;
     const Tokens<Data> grad_key(grad.key), grad_value(grad.value);
@@ -750,23 +626,15 @@ struct BackwardPass {
               const int64_t kept = (batch_head * s.height + row - s.margin + dy) * window_row + column;
               logits[dy] = grad_logits + kept, weights[dy] = value_weights + kept;
             }
-            WindowGradients<T> group;
-            group.channels = s.channels;
-            group.window = s.window;
-            group.offsets = s.offsets;
-            group.queries = queries.around(row, s.height, column - left);
-            group.grad_outputs = grad_outputs.around(row, s.height, column - left);
-            group.stride = s.halo_columns;
-            group.grad_logits = logits.data();
-            group.value_weights = weights.data();
-            group.kept_stride = s.padded_width;
-            group.grad_key = key_gradient.data();
-            group.grad_value = value_gradient.data();
-            gather_gradients(group);
+            gather_gradients(
+                WindowGradients<T>{
+                    s.channels, s.window, s.offsets, queries.around(row, s.height, column - left),
+                    grad_outputs.around(row, s.height, column - left), s.halo_columns, logits.data(), weights.data(),
+                    s.padded_width, key_gradient.data(), value_gradient.data()});
             if (a.cosine) {
               load_planes(a.key, image, head, row, column, kQueries<T>, s.width, keys.data());
-              make_unit(UnitVectors<T>{keys.data(), inverse_norms.data(), s.channels, kQueries<T>});
-              differentiate_unit(UnitGradient<T>{s.channels, keys.data(), inverse_norms.data(), key_gradient.data()});
+              make_unit(keys.data(), inverse_norms.data(), s.channels, kQueries<T>);
+              differentiate_norm(key_gradient.data(), keys.data(), kQueries<T>, inverse_norms.data(), s.channels);
             }
             store_planes(key_gradient.data(), grad_key, image, head, row, column, s.width);
             store_planes(value_gradient.data(), grad_value, image, head, row, column, s.width);
@@ -828,9 +696,9 @@ struct BackwardPass {
     grad.token_bias = next(s.offsets, {s.heads, s.offsets});
   }
 
-  // The sums of a head for the gradient of its bias, as in PooledBias::data.
-  T* bias_sums_of(int64_t block, int64_t head) const {
-    return bias_sums_data + ((a.bias.in_table ? block : 0) * s.heads + head) * a.bias.head_stride;
+  T* bias_sums_of(int64_t slice, int64_t block, int64_t head) const {
+    const int64_t number = a.bias.in_table ? slice * s.column_blocks + block : slice;
+    return bias_sums_data + (number * s.heads + head) * a.bias.head_stride;
   }
   // The sums of a head for the gradients of its pooled keys, `of` = 0, or values, `of` = 1.
   T* pooled_sums_of(int64_t of, int64_t block, int64_t batch_head) const {
@@ -838,26 +706,28 @@ struct BackwardPass {
   }
 
   const Attention<Data, T, Element> a;
-  const SizesOf<T>& s;
+  const SizesOf<T>& s = a.s;
   CpuInputs& grad;
   const Tokens<const Data> grad_output;
   const Tokens<Data> grad_query, grad_token_weights;
   const T* logsumexp;
+  const Options floats;
   // The gradients of the window's logits, and the weights of its values: rows (k * k, padded_width).
-  const int64_t window_row;
-  const Tensor window_data;
-  T *const grad_logits, *const value_weights;
-  const int64_t bias_blocks;
-  const Tensor bias_sums;  // (bias_blocks, heads * head_stride)
-  T* const bias_sums_data;
-  const int64_t pooled_size;
-  const Tensor pooled_sums;  // (2, column_blocks, batch_heads, pooled_size)
-  T* const pooled_sums_data;
-  const Tensor parameter_sums;  // (column_blocks, heads, ParameterSums::number)
+  const int64_t window_row = s.offsets * s.padded_width;
+  const Tensor window_data = zeros({2, s.batch_heads, s.height, window_row}, floats);
+  T* const grad_logits = window_data.mutable_data_ptr<T>();
+  T* const value_weights = grad_logits + s.batch_heads * s.height * window_row;
+  const int64_t bias_blocks = s.slices * (a.bias.in_table ? s.column_blocks : 1);
+  const Tensor bias_sums = zeros({bias_blocks, s.heads * a.bias.head_stride}, floats);
+  T* const bias_sums_data = bias_sums.mutable_data_ptr<T>();
+  const int64_t pooled_size = PooledSums<T, Element>::size(s);
+  const Tensor pooled_sums = zeros({2, s.column_blocks, s.batch_heads, pooled_size}, floats);
+  T* const pooled_sums_data = pooled_sums.mutable_data_ptr<T>();
+  const Tensor parameter_sums =
+      zeros({s.slices * s.column_blocks, s.heads, ParameterSums<T>::number(s)}, floats.dtype(kDouble));
 };
 
-// Calls function(Data(), T(), Element()) with the types of the tokens, of the arithmetic, and of the factors of
-// products with pooled tokens.
+// Calls function(Data(), T(), Element()) with the types of tokens, arithmetic, and factors of pooled products.
 template <typename Function>
 void for_dtypes(const Tensor& tokens, const Function& function) {
 #if BIOATTN_BFLOAT16

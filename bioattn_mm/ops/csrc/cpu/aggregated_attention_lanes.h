@@ -1,9 +1,6 @@
 // Aggregated attention of one group of queries: neighbours in a row, one in each lane of a vector.
-//
-// Tokens lie in planes, one for each channel, in which neighbours in a row are neighbours in memory. So every step is
-// elementwise for the queries of a group: products with a pooled key multiply vectors by its channels, products with
-// the keys of the window read the planes shifted by a column, the biases of a pooled key are neighbours in their
-// table, and norms and softmax are sums of vectors.
+// Tokens lie in planes, one for each channel, with neighbours in a row side by side. So every step is elementwise:
+// products with a pooled key multiply vectors by its channels, those with the window read planes shifted by a column.
 #pragma once
 
 #include "two_vectors.h"
@@ -11,18 +8,13 @@
 namespace bioattn_mm::BIOATTN_ISA::aggregated_attention {
 namespace {
 
-// The number of registers that the queries of a group fill. To broadcast an element of a key to all lanes takes an
-// instruction; where registers are short, two of them share it.
+// The registers of a group's queries. Where registers are short, two share the instruction that broadcasts a key.
 constexpr int64_t kParts = kVectorBytes < 64 ? 2 : 1;
 template <typename T>
 constexpr int64_t kQueries = kParts * kLanes<T>;
 constexpr bool kFewRegisters = kRegisters / kParts < 16;
 // The pooled keys of a block, whose sums for all queries of the group stay in registers.
 constexpr int64_t kBlock = kFewRegisters ? 6 : 8;
-// Where registers are few, sums over pooled keys go through the rows once for each block of channels. Then the rows
-// of one block of channels lie together in memory, because all rows and the factors do not fit in the L1 cache.
-constexpr bool kRowsInBlocks = kFewRegisters;
-
 // One element for each query of a group.
 template <typename T>
 using Lanes = std::conditional_t<kParts == 1, Vector<T>, TwoVectors<T>>;
@@ -43,23 +35,7 @@ constexpr double kSmallestNorm = 1e-6;
 // An inverse norm from here on is that of a vector as short as that, or shorter: it does not depend on the vector.
 constexpr double kInverseOfSmallestNorm = 0.99999 / kSmallestNorm;
 
-// The arguments of the kernels follow. "Planes" of tokens are a matrix (d, stride), in which the tokens are columns;
-// "(n, lanes)" is a matrix with one column for each query of the group.
-
-// Tokens that become unit vectors, in planes. A lane without a token stays 0.
-template <typename T>
-struct UnitVectors {
-  T *tokens, *inverse_norms;  // planes, (stride)
-  int64_t channels, stride;
-};
-
-// Queries in planes that are scaled: scaled = (unit + query_embedding) * factors.
-template <typename T>
-struct ScaledQueries {
-  const T *unit, *query_embedding, *factors;  // planes, (d), (stride)
-  T* scaled;                                  // planes
-  int64_t channels, stride;
-};
+// "Planes" of tokens are a matrix (d, stride), with tokens as columns; "(n, lanes)" has one column for each query.
 
 struct GroupSizes {
   int64_t channels;                    // d
@@ -67,10 +43,12 @@ struct GroupSizes {
   int64_t pooled_keys, pooled_blocks;  // blocks have kBlock keys
 };
 
+// A scaled query is (unit + query_embedding) * factor, with the factor scale * log(number of the query's keys).
 template <typename T>
 struct GroupQueries {
   const T *scaled, *unit;  // planes
   int64_t stride;
+  const T *inverse_norms, *factors, *log_lengths;  // (lanes)
 };
 
 // The rows of keys and values in the windows of the group, each from the first column of the first query's window on.
@@ -81,9 +59,8 @@ struct WindowTokens {
   const T* outside;  // (k, lanes): -inf where a column of the window is outside of the image, else 0
 };
 
-// The pooled keys and values of a head, each in two layouts: in blocks (d, kBlock) for products over the channels,
-// and in rows (d padded to kBlock) for sums over the keys (see kRowsInBlocks). Their elements are of type T or, for
-// tokens in bfloat16, bf16x2: two channels in blocks, two keys in rows.
+// The pooled keys and values of a head: in blocks (d, kBlock) for products over the channels, and in rows (d padded
+// to kBlock) for sums over the keys. A bf16x2 element has two channels in blocks, two keys in rows.
 template <typename Element>
 struct PooledTokensOfHead {
   const Element *key_blocks, *key_rows;
@@ -97,10 +74,10 @@ struct GroupBias {
   const int64_t* indices;  // (pooled keys)
 };
 
-// The parameters of a head. Without `tokens` the token weights are given.
+// The parameters of a head. Without `tokens` the token weights are given, and the queries are scaled.
 template <typename T>
 struct HeadParameters {
-  const T *window_bias, *tokens, *token_bias;  // (k * k), (d, k * k), (k * k)
+  const T *window_bias, *tokens, *token_bias, *query_embedding;  // (k * k), (d, k * k), (k * k), (d)
 };
 
 // The logits of the group, which become its attention weights, and the weights of the learnable tokens.
@@ -125,12 +102,17 @@ struct Group {
 // The gradients of what a group reads and of what it computes on the way.
 template <typename T>
 struct GroupGradients {
-  const T* output;                          // planes with the stride of the queries
-  T* query;                                 // (d padded, lanes)
-  T *pooled_logits, *window_logits;         // (pooled keys, lanes), (k * k, lanes)
-  T* token_weights;                         // (k * k, lanes)
-  T* pooled_bias;                           // gradients in the layout of GroupBias::data
-  T *window_bias_sums, *token_weight_sums;  // (k * k, lanes): sums over groups
+  const T* output;                   // planes with the stride of the queries
+  T* query;                          // (d padded, lanes): of the scaled query, at the end of the query
+  T *pooled_logits, *window_logits;  // (pooled keys, lanes), (k * k, lanes)
+  T* token_weights;                  // (k * k, lanes)
+  T* pooled_bias;                    // gradients in the layout of GroupBias::data
+};
+
+// Sums over groups for the gradients of a head's parameters, one for each lane.
+template <typename T>
+struct LaneSums {
+  T *window_bias, *scale, *query_embedding, *tokens, *token_bias;  // shapes as in HeadParameters
 };
 
 // The rows (k * k, stride) that WindowGradients reads later, from the first column of the group on.
@@ -152,6 +134,7 @@ template <typename T, typename Element = T>
 struct GradientGroup {
   Group<T, Element> forward;
   GroupGradients<T> grad;
+  LaneSums<T> sums;
   KeptWindow<T> window;
   OuterFactors<Element> outer;
 };
@@ -160,12 +143,10 @@ struct GradientGroup {
 template <typename T, typename Element>
 constexpr int64_t kSteps = kQueries<T> / kPacked<Element>;
 
-// The sums for pooled keys or values are larger than the L1 cache. They are loaded and stored once for this many
-// groups, whose factors are kept until then.
+// The sums for pooled tokens exceed the L1 cache: they are loaded and stored once for this many groups.
 constexpr int64_t kGroups = 4;
 
-// sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c], for each of some groups. With bf16x2 the sums are
-// in blocks, in which the keys are the lanes of vectors; `index_of_sum` says where.
+// sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c]; for bf16x2 `index_of_sum` says where they are.
 template <typename T, typename Element = T>
 struct OuterProducts {
   T* sums;                 // (pooled keys, row_channels), or (pooled keys / lanes, row_channels, lanes)
@@ -193,20 +174,6 @@ BIOATTN_INLINE int64_t index_of_sum(int64_t p, int64_t c, int64_t row_channels) 
   }
 }
 
-// The gradient through ScaledQueries and UnitVectors for one group, and the sums for the gradients of their
-// parameters.
-template <typename T>
-struct QueryGradient {
-  int64_t channels, offsets;
-  const T* unit;  // planes
-  int64_t unit_stride;
-  const T *inverse_norms, *factors, *log_lengths;  // (lanes)
-  const T *query_embedding, *tokens;               // (d), (d, k * k)
-  const T* grad_token_weights;                     // (k * k, lanes)
-  T* gradient;                                     // (d, lanes): gradient of the scaled query, then of the query
-  T *embedding_sums, *scale_sums, *token_sums;     // (d, lanes), (lanes), (d, k * k, lanes)
-};
-
 // The gradients of the keys and values of a group of neighbours, gathered from the queries in whose windows they are.
 template <typename T>
 struct WindowGradients {
@@ -218,32 +185,16 @@ struct WindowGradients {
   T *grad_key, *grad_value;  // (d, lanes)
 };
 
-// The gradient through UnitVectors for one group of keys.
+// Makes tokens, in planes, unit vectors, and writes their inverse norms, (stride). A lane without a token stays 0.
 template <typename T>
-struct UnitGradient {
-  int64_t channels;
-  const T *unit, *inverse_norms;  // (d, lanes), (lanes)
-  T* gradient;                    // (d, lanes): gradient of the unit vectors, then of the vectors
-};
-
-// The pooled tokens of a head, and where they are copied to in the layouts of PooledTokensOfHead. `rows` is not
-// written where the tokens have that layout already.
-template <typename T, typename Element = T>
-struct PooledLayouts {
-  const T* tokens;  // (pooled keys padded to kBlock, row_size)
-  Element *rows, *blocks;
-  int64_t padded_keys, channels, row_size;
-};
-
-template <typename T>
-BIOATTN_KERNEL void make_unit(const UnitVectors<T> u) {
-  for (int64_t first = 0; first < u.stride; first += kLanes<T>) {
+BIOATTN_KERNEL void make_unit(T* tokens, T* inverse_norms, int64_t channels, int64_t stride) {
+  for (int64_t first = 0; first < stride; first += kLanes<T>) {
     Vector<T> squares = {};
-    for (int64_t c = 0; c < u.channels; ++c) {
-      const Vector<T> x = load(u.tokens + c * u.stride + first);
+    for (int64_t c = 0; c < channels; ++c) {
+      const Vector<T> x = load(tokens + c * stride + first);
       squares += x * x;
     }
-    T* inverse = u.inverse_norms + first;
+    T* inverse = inverse_norms + first;
     store(inverse, squares);
 #pragma omp simd
     for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
@@ -251,19 +202,21 @@ BIOATTN_KERNEL void make_unit(const UnitVectors<T> u) {
       inverse[lane] = 1 / (norm < T(kSmallestNorm) ? T(kSmallestNorm) : norm);
     }
     const Vector<T> factor = load(inverse);
-    for (int64_t c = 0; c < u.channels; ++c) {
-      T* x = u.tokens + c * u.stride + first;
+    for (int64_t c = 0; c < channels; ++c) {
+      T* x = tokens + c * stride + first;
       store(x, Vector<T>(load(x) * factor));
     }
   }
 }
 
+// scaled = (unit + query_embedding) * factors, for queries in planes.
 template <typename T>
-BIOATTN_KERNEL void scale_queries(const ScaledQueries<T> q) {
-  for (int64_t c = 0; c < q.channels; ++c)
-    for (int64_t first = 0; first < q.stride; first += kLanes<T>) {
-      const int64_t index = c * q.stride + first;
-      store(q.scaled + index, Vector<T>((load(q.unit + index) + q.query_embedding[c]) * load(q.factors + first)));
+BIOATTN_KERNEL void scale_queries(
+    T* scaled, const T* unit, const T* query_embedding, const T* factors, int64_t channels, int64_t stride) {
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t first = 0; first < stride; first += kLanes<T>) {
+      const int64_t index = c * stride + first;
+      store(scaled + index, Vector<T>((load(unit + index) + query_embedding[c]) * load(factors + first)));
     }
 }
 
@@ -291,13 +244,12 @@ BIOATTN_INLINE void multiply_by_block(
   }
 }
 
-// How many blocks of sums are computed at the same time. Instructions for bf16x2 wait for the sum of the one before,
-// so that more sums hide the latency; processors with these instructions have enough registers.
+// The blocks of sums that are computed at once: more of them hide the latency of bf16x2 instructions.
 template <typename Element>
 constexpr int64_t kBlocksAtOnce = kPacked<Element> == 2 ? 3 : 1;
 
-// Returns the factors of one step, which has a key, or two with bf16x2: compute(p) gives the lanes of key p. It also
-// writes them to `written`, where add_outer_products reads them as factors of queries.
+// Returns the factors of a step, of one key or two (bf16x2), from compute(p), the lanes of key p. It also writes them
+// to `written`, for add_outer_products.
 template <typename T, typename Compute>
 BIOATTN_INLINE Lanes<T> factors_of_step(int64_t step, T* written, const Compute& compute) {
   const Lanes<T> factors = compute(step);
@@ -310,12 +262,18 @@ BIOATTN_INLINE Lanes<T> written_factors(int64_t step, const T* written) {
   return load_lanes(written + step * kQueries<T>);
 }
 
-// sums[c] = sum over steps of factors * rows[c], for kBlocks blocks of channels; factors_of(step) gives the factors.
+// The steps whose factors and rows stay in the L1 cache while all blocks of channels go over them.
+constexpr int64_t kStepsInCache = 64;
+
+// sums[c] += sum over steps of factors_of(step) * rows[c], for kBlocks blocks of channels; step 0 starts the sums.
 template <int64_t kBlocks, typename T, typename Element, typename FactorsOf>
 BIOATTN_INLINE void sum_blocks(
-    T* sums, int64_t steps, const Element* rows, int64_t row_size, const FactorsOf& factors_of) {
+    T* sums, int64_t begin, int64_t end, const Element* rows, int64_t row_size, const FactorsOf& factors_of) {
   Lanes<T> sum[kBlocks * kBlock] = {};
-  for (int64_t step = 0; step < steps; ++step, rows += row_size) {
+#pragma GCC unroll 24
+  for (int64_t c = 0; begin > 0 && c < kBlocks * kBlock; ++c) sum[c] = load_lanes(sums + c * kQueries<T>);
+  rows += begin * row_size;
+  for (int64_t step = begin; step < end; ++step, rows += row_size) {
     const auto factors = factors_of(step);
 #pragma GCC unroll 24
     for (int64_t c = 0; c < kBlocks * kBlock; ++c) add_product(sum[c], factors, rows[c]);
@@ -324,52 +282,41 @@ BIOATTN_INLINE void sum_blocks(
   for (int64_t c = 0; c < kBlocks * kBlock; ++c) store(sums + c * kQueries<T>, sum[c]);
 }
 
-// The same for all channels of rows that are padded to blocks: first_time(step) gives the factors for the first
-// blocks, and again(step) for the others.
+// The same for all steps and channels: first_time(step) gives the factors for the first blocks, again(step) for the
+// others.
 template <typename T, typename Element, typename FirstTime, typename Again>
 BIOATTN_INLINE void sum_rows(
     T* sums, int64_t steps, const Element* rows, int64_t channels, const FirstTime& first_time, const Again& again) {
   constexpr int64_t at_once = kBlocksAtOnce<Element>;
   const int64_t padded = round_up(channels, kBlock);
-  const int64_t row_size = kRowsInBlocks ? kBlock : padded, to_next = kRowsInBlocks ? steps : 1;
-  int64_t first = at_once * kBlock;
-  if (first <= padded)
-    sum_blocks<at_once>(sums, steps, rows, row_size, first_time);
-  else
-    sum_blocks<1>(sums, steps, rows, row_size, first_time), first = kBlock;
-  for (; first + at_once * kBlock <= padded; first += at_once * kBlock)
-    sum_blocks<at_once>(sums + first * kQueries<T>, steps, rows + first * to_next, row_size, again);
-  for (; first < padded; first += kBlock)
-    sum_blocks<1>(sums + first * kQueries<T>, steps, rows + first * to_next, row_size, again);
-}
-
-// Copies kLanes<float> tokens, `token_stride` apart, to planes, and `store_block` back. They have at least as many
-// channels. Square blocks are transposed in registers.
-BIOATTN_KERNEL void load_block(
-    const float* tokens, int64_t token_stride, int64_t channels, float* planes, int64_t stride) {
-  constexpr int64_t lanes = kLanes<float>;
-  for (int64_t begin = 0; begin < channels; begin += lanes) {
-    const int64_t first = std::min(begin, channels - lanes);
-    Vector<float> rows[lanes];
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(tokens + i * token_stride + first);
-    transpose_blocks(rows);
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) store(planes + (first + i) * stride, rows[i]);
+  for (int64_t begin = 0; begin == 0 || begin < steps; begin += kStepsInCache) {  // without a step, sums are 0
+    const int64_t end = std::min(begin + kStepsInCache, steps);
+    int64_t first = at_once * kBlock;
+    if (first <= padded)
+      sum_blocks<at_once>(sums, begin, end, rows, padded, first_time);
+    else
+      sum_blocks<1>(sums, begin, end, rows, padded, first_time), first = kBlock;
+    for (; first + at_once * kBlock <= padded; first += at_once * kBlock)
+      sum_blocks<at_once>(sums + first * kQueries<T>, begin, end, rows + first, padded, again);
+    for (; first < padded; first += kBlock)
+      sum_blocks<1>(sums + first * kQueries<T>, begin, end, rows + first, padded, again);
   }
 }
 
-BIOATTN_KERNEL void store_block(
-    const float* planes, int64_t stride, int64_t channels, float* tokens, int64_t token_stride) {
+// Transposes kLanes<float> tokens to planes, or back, in registers: elements of a token are `step` apart, tokens
+// `stride`; one of the two is 1 on each side. They have at least as many channels as lanes.
+BIOATTN_KERNEL void transpose_tokens(
+    const float* source, int64_t stride, int64_t step, float* target, int64_t target_stride, int64_t target_step,
+    int64_t channels) {
   constexpr int64_t lanes = kLanes<float>;
   for (int64_t begin = 0; begin < channels; begin += lanes) {
     const int64_t first = std::min(begin, channels - lanes);
     Vector<float> rows[lanes];
 #pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(planes + (first + i) * stride);
+    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(source + i * stride + first * step);
     transpose_blocks(rows);
 #pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) store(tokens + i * token_stride + first, rows[i]);
+    for (int64_t i = 0; i < lanes; ++i) store(target + i * target_stride + first * target_step, rows[i]);
   }
 }
 
@@ -378,7 +325,7 @@ BIOATTN_INLINE void transpose(const T* planes, int64_t stride, int64_t channels,
   if constexpr (kFewRegisters && std::is_same_v<T, float>) {
     if (channels >= kLanes<float>) {
       for (int64_t lane = 0; lane < kQueries<float>; lane += kLanes<float>)
-        store_block(planes + lane, stride, channels, rows + lane * row_channels, row_channels);
+        transpose_tokens(planes + lane, stride, stride, rows + lane * row_channels, row_channels, 1, channels);
       return;
     }
   }
@@ -436,35 +383,27 @@ BIOATTN_KERNEL void add_outer_products(const OuterProducts<T> o) {
   }
 }
 
+// Copies a head's pooled tokens, (padded_keys, row_size), to the layouts of PooledTokensOfHead.
 template <typename T>
-BIOATTN_KERNEL void lay_out(const PooledLayouts<T> l) {
-  if (kRowsInBlocks) {
-    T* row = l.rows;
-    for (int64_t c = 0; c < l.row_size; c += kBlock)
-      for (int64_t p = 0; p < l.padded_keys; ++p, row += kBlock)
-        std::copy_n(l.tokens + p * l.row_size + c, kBlock, row);
-  }
-  T* target = l.blocks;
-  for (const T* block = l.tokens; block < l.tokens + l.padded_keys * l.row_size; block += kBlock * l.row_size)
-    for (int64_t c = 0; c < l.channels; ++c, target += kBlock)
+BIOATTN_KERNEL void lay_out(const T* tokens, T*, T* blocks, int64_t padded_keys, int64_t channels, int64_t row_size) {
+  for (const T* block = tokens; block < tokens + padded_keys * row_size; block += kBlock * row_size)
+    for (int64_t c = 0; c < channels; ++c, blocks += kBlock)
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) target[k] = block[k * l.row_size + c];
+      for (int64_t k = 0; k < kBlock; ++k) blocks[k] = block[k * row_size + c];
 }
 
 #if BIOATTN_BFLOAT16
-// Vectors may be written beyond the end of a row: into the next one, which is written later, or into the padding
-// behind the last.
-BIOATTN_KERNEL void lay_out(const PooledLayouts<float, BFloat16x2> l) {
+// Vectors are written beyond the end of a row: into the next one, written later, or into padding.
+BIOATTN_KERNEL void lay_out(
+    const float* tokens, BFloat16x2* rows, BFloat16x2* blocks, int64_t padded_keys, int64_t channels,
+    int64_t row_size) {
   constexpr int64_t lanes = kLanes<float>;
-  const int64_t pairs = (l.channels + 1) / 2;
-  for (int64_t p = 0; p < l.padded_keys; p += 2) {
-    const float* tokens = l.tokens + p * l.row_size;
-    for (int64_t c = 0; c < l.row_size; c += lanes)
-      store(l.rows + p / 2 * l.row_size + c, make_pairs(load(tokens + c), load(tokens + l.row_size + c)));
-  }
-  for (int64_t p = 0; p < l.padded_keys; ++p) {
-    const float* token = l.tokens + p * l.row_size;
-    BFloat16x2* block = l.blocks + p / kBlock * pairs * kBlock + p % kBlock;
+  const int64_t pairs = (channels + 1) / 2;
+  for (int64_t p = 0; p < padded_keys; ++p) {
+    const float* token = tokens + p * row_size;
+    for (int64_t c = 0; p % 2 == 0 && c < row_size; c += lanes)
+      store(rows + p / 2 * row_size + c, make_pairs(load(token + c), load(token + row_size + c)));
+    BFloat16x2* block = blocks + p / kBlock * pairs * kBlock + p % kBlock;
     for (int64_t first = 0; first < pairs; first += lanes) {
       BFloat16x2 of_channels[lanes];
       store(of_channels, narrow(load(token + 2 * first), load(token + 2 * first + lanes)));
@@ -508,9 +447,7 @@ BIOATTN_INLINE Bits factors_of_step(int64_t step, BFloat16x2* written, const Com
 BIOATTN_INLINE Bits written_factors(int64_t step, const BFloat16x2* written) {
   return make_pairs(load(written + step * kLanes<float>));
 }
-#endif
 
-#if BIOATTN_BFLOAT16
 // Adds products with kChannels channels of the rows to the sums for the keys of a block.
 template <int64_t kChannels>
 BIOATTN_INLINE void add_products_of_channels(
@@ -552,8 +489,7 @@ BIOATTN_KERNEL void add_outer_products(const OuterProducts<float, BFloat16x2> o)
   }
 }
 
-// Tokens of bfloat16 in a row of the image, one for each lane of a group, and their planes. They have at least
-// kChannels channels. Sixteen tokens and channels at a time are transposed in registers.
+// Tokens of bfloat16, kChannels or more, and their planes; blocks of 16 x 16 are transposed in registers.
 struct TokensAndPlanes {
   static constexpr int64_t kChannels = 16;
   c10::BFloat16* tokens;
@@ -620,8 +556,7 @@ BIOATTN_INLINE Lanes<T> pooled_logit(const Group<T, Element>& g, const Lanes<T>&
                                  : Lanes<T>{} - std::numeric_limits<T>::infinity();
 }
 
-// products[dx] = vectors . tokens in column dx of the window, for kColumns columns of one of its rows. Both are
-// planes.
+// products[dx] = vectors . tokens in column dx of a row of the window, for kColumns columns; both are planes.
 template <int64_t kColumns, typename T>
 BIOATTN_INLINE void multiply_by_columns(
     T* products, const T* vectors, int64_t stride, const T* tokens, int64_t token_stride, int64_t channels) {
@@ -683,7 +618,6 @@ BIOATTN_INLINE void add_window(T* sums, const Group<T, Element>& g, const T* wei
   for (; c < g.sizes.channels; ++c) add_window_of_channels<1>(sums, g, weights, tokens, c);
 }
 
-// Computes the logits of the window.
 template <typename T, typename Element>
 BIOATTN_INLINE void compute_window_logits(const Group<T, Element>& g) {
   multiply_by_window(g.weights.window, g, g.queries.scaled, g.neighbours.keys);
@@ -794,16 +728,14 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
   add_window(g.output, g, g.weights.window, g.neighbours.values);
 }
 
-// sum_rows with written factors. It is not inlined, because values that its caller holds in registers would displace
-// sums.
+// sum_rows with written factors, not inlined: the caller's values in registers would displace sums.
 template <typename T>
 BIOATTN_KERNEL void sum_rows_of_written(T* sums, int64_t steps, const T* rows, int64_t channels, const T* written) {
   const auto factors = [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, written); };
   sum_rows(sums, steps, rows, channels, factors, factors);
 }
 
-// The backward pass of a group, but for the gradients of keys and values, whose factors are left in `window` and
-// `outer`.
+// The backward pass of a group but for keys and values, whose factors go to `window` and `outer`.
 template <typename T, typename Element>
 BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   const Group<T, Element>& g = d.forward;
@@ -821,9 +753,8 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
       pack(d.grad.output, g.queries.stride, g.sizes.channels, g.packed + query.number * kQueries<T>);
   const int64_t pooled = g.sizes.pooled_blocks * kBlock, block_size = query.number * kBlock;
   const Element* values = g.pooled.value_blocks;
-  // The weights of the pooled keys and their gradients are computed next. Where registers are few, each step has a
-  // loop of its own, and the memory of the outer products is the workspace; else all steps of a block are done in
-  // registers.
+  // The weights of the pooled keys and their gradients: where registers are few, each step has its own loop, with the
+  // memory of the outer products as workspace; else a block goes through all steps in registers.
   const T *weights = g.weights.pooled, *gradients = d.grad.pooled_logits;
   if constexpr (kFewRegisters) {
     T *of_weights = d.outer.of_values, *of_gradients = d.outer.of_keys;
@@ -862,8 +793,8 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
             });
     }
   }
-  // The scale makes the weights add up to 1. Without it, the rounding of the logsumexp would remain where the
-  // gradients of logits cancel. It is 0 in lanes without a query.
+  // The scale makes the weights add up to 1, so that gradients cancel in spite of rounding; 0 in lanes without a
+  // query.
   const Lanes<T> scale = where_less(shift, std::numeric_limits<T>::infinity(), inverse_of(sum));
   mean *= scale;
   const Lanes<T> scaled_mean = mean * scale;
@@ -895,17 +826,17 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
     store(d.grad.window_logits + index, gradient);
     store(d.window.grad_logits + offset * d.window.stride, gradient);
     store(d.window.value_weights + offset * d.window.stride, Lanes<T>(weight + load_lanes(g.weights.tokens + index)));
-    add_to(d.grad.window_bias_sums + index, gradient);
-    add_to(d.grad.token_weight_sums + index, grad_token);
+    add_to(d.sums.window_bias + index, gradient);
+    add_to(d.sums.token_bias + index, grad_token);
   }
   add_window(d.grad.query, g, d.grad.window_logits, g.neighbours.keys);
   transpose(d.grad.output, g.queries.stride, g.sizes.channels, d.outer.grad_outputs, d.outer.row_channels);
   transpose(g.queries.scaled, g.queries.stride, g.sizes.channels, d.outer.queries, d.outer.row_channels);
 }
 
-// Turns the gradient of x / max(norm, kSmallestNorm) into that of x. Below the smallest norm the divisor is constant.
+// Turns the gradient, (d, lanes), of x / max(norm, kSmallestNorm) into that of x.
 template <typename T>
-BIOATTN_INLINE void differentiate_norm(
+BIOATTN_KERNEL void differentiate_norm(
     T* gradient, const T* unit, int64_t stride, const T* inverse_norms, int64_t channels) {
   const Lanes<T> inverse = load_lanes(inverse_norms);
   Lanes<T> along = {};
@@ -918,24 +849,28 @@ BIOATTN_INLINE void differentiate_norm(
   }
 }
 
-template <typename T>
-BIOATTN_KERNEL void differentiate_query(const QueryGradient<T> q) {
-  const Lanes<T> factor = load_lanes(q.factors), log_length = load_lanes(q.log_lengths);
+// Turns the gradient of scaled queries into that of the queries, and adds to the sums for the parameters.
+template <typename T, typename Element>
+BIOATTN_KERNEL void differentiate_scaling(const GradientGroup<T, Element> d) {
+  const Group<T, Element>& g = d.forward;
+  const Lanes<T> factor = load_lanes(g.queries.factors), log_length = load_lanes(g.queries.log_lengths);
   Lanes<T> scale_sum = {};
-  for (int64_t c = 0; c < q.channels; ++c) {
-    const Lanes<T> gradient = load_lanes(q.gradient + c * kQueries<T>), unit = load_lanes(q.unit + c * q.unit_stride);
-    scale_sum += gradient * (unit + q.query_embedding[c]);
+  for (int64_t c = 0; c < g.sizes.channels; ++c) {
+    T* target = d.grad.query + c * kQueries<T>;
+    const Lanes<T> gradient = load_lanes(target), unit = load_lanes(g.queries.unit + c * g.queries.stride);
+    scale_sum += gradient * (unit + g.parameters.query_embedding[c]);
     Lanes<T> sum = gradient * factor;
-    add_to(q.embedding_sums + c * kQueries<T>, sum);
-    for (int64_t offset = 0; offset < q.offsets; ++offset) {
-      const Lanes<T> grad_token = load_lanes(q.grad_token_weights + offset * kQueries<T>);
-      sum += grad_token * q.tokens[c * q.offsets + offset];
-      add_to(q.token_sums + (c * q.offsets + offset) * kQueries<T>, grad_token * unit);
+    add_to(d.sums.query_embedding + c * kQueries<T>, sum);
+    for (int64_t offset = 0; offset < g.sizes.offsets; ++offset) {
+      const int64_t index = c * g.sizes.offsets + offset;
+      const Lanes<T> grad_token = load_lanes(d.grad.token_weights + offset * kQueries<T>);
+      sum += grad_token * g.parameters.tokens[index];
+      add_to(d.sums.tokens + index * kQueries<T>, grad_token * unit);
     }
-    store(q.gradient + c * kQueries<T>, sum);
+    store(target, sum);
   }
-  add_to(q.scale_sums, scale_sum * log_length);
-  differentiate_norm(q.gradient, q.unit, q.unit_stride, q.inverse_norms, q.channels);
+  add_to(d.sums.scale, scale_sum * log_length);
+  differentiate_norm(d.grad.query, g.queries.unit, g.queries.stride, g.queries.inverse_norms, g.sizes.channels);
 }
 
 // Gathers the gradients of kChannels channels from c on: of the keys, of the values, or of both.
@@ -976,11 +911,6 @@ BIOATTN_KERNEL void gather_gradients(const WindowGradients<T> g) {
     for (; c + 4 <= g.channels; c += 4) gather_gradients_of_channels<4, true, true>(g, c);
   }
   for (; c < g.channels; ++c) gather_gradients_of_channels<1, true, true>(g, c);
-}
-
-template <typename T>
-BIOATTN_KERNEL void differentiate_unit(const UnitGradient<T> u) {
-  differentiate_norm(u.gradient, u.unit, kQueries<T>, u.inverse_norms, u.channels);
 }
 
 }  // namespace

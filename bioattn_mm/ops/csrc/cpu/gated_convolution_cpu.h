@@ -6,20 +6,16 @@
 namespace bioattn_mm::BIOATTN_ISA::gated_convolution {
 namespace {
 
-// The size of a tile. At its borders the gradient of the convolution is computed twice, which costs less than to
-// store it.
+// A tile's size. At its borders the gradient of the convolution is computed twice: cheaper than to store it.
 constexpr int64_t kRows = 32, kColumns = 32;
 constexpr int64_t kTaps = 9, kCacheLine = 64;
-// The most cache lines of each token that are computed together, row by row. The tokens of a tile lie in more pages
-// than the TLB holds, so that pages are looked up anew for each row; computing several lines together does this once
-// for all of them. Instruction sets with more registers keep a single line, with which they were measured.
+// The most cache lines of each token that are computed together. The tokens of a tile lie in more pages than the TLB
+// holds: several lines share a look-up. Instruction sets with more registers were measured with one.
 constexpr int64_t kLines = kRegisters < 32 ? 8 : 1;
-// The sums of the backward pass: for the gradients of the convolution's weight, one for each tap, and bias, and of
-// the bias of gate and features.
+// The sums of the backward pass: for the convolution's weight (one a tap) and bias, and gate's and features' bias.
 enum { kOfConvolution = kTaps, kOfGate, kOfFeatures, kSums };
 
-// A rectangle of tokens of an image, and the channels from `first` to before `last`, at most those of kLines. The
-// pointers are to the first token of the image.
+// A rectangle of an image's tokens and the channels `first` to `last`; pointers are to the image's first token.
 template <typename Data>
 struct Tile {
   using T = Arithmetic<Data>;
@@ -123,7 +119,6 @@ struct GradientState : State<Data> {
   Vector<T> flipped[kTaps], sums[kSums], sums_of_row[kSums];
 };
 
-// Computes the output.
 struct Convolve {
   template <int64_t kNumber, typename Data>
   BIOATTN_INLINE static void compute(State<Data>& state, int64_t i, int64_t j) {
@@ -206,8 +201,7 @@ struct ConvolveTransposed {
   }
 };
 
-// The states of all vectors of a tile's channels. They are computed together for each row, while the cache lines that
-// they share are in the cache: later, other rows of the image may have evicted them.
+// The states of a tile's vectors of channels, computed together row by row, while their cache lines are there.
 template <typename Data, template <typename> typename StateOf>
 struct AllStates {
   BIOATTN_INLINE explicit AllStates(const Tile<Data>& tile)
@@ -234,8 +228,7 @@ BIOATTN_KERNEL void convolve(const Tile<Data> tile) {
     }
 }
 
-// Computes the gradients of row i of the convolution and the features, and then of the row of gates above, which
-// needs them.
+// Computes the gradients of row i of the convolution and features, and then of the gates of the row above.
 template <typename Data>
 BIOATTN_INLINE void differentiate_row(GradientState<Data>& state, int64_t i) {
   const Tile<Data>& tile = state.tile;
@@ -272,7 +265,6 @@ int64_t number_of_rectangles(const Tensor& x) {
   return x.size(0) * divide_up(x.size(1), kRows) * divide_up(x.size(2), kColumns);
 }
 
-// Calls compute(tile) for the tiles of all images.
 template <typename Data, typename Compute>
 void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
   const int64_t rows = divide_up(all.height, kRows), columns = divide_up(all.width, kColumns);
@@ -295,8 +287,8 @@ void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
   });
 }
 
-// An uninitialised tensor like another. Memory above 32 MiB comes from the system anew each time, and tiles would
-// touch its pages of 4 KiB in an order that is bad for the caches; so it gets pages of 2 MiB.
+// An uninitialised tensor like another. Memory above 32 MiB is new each time: pages of 2 MiB, because tiles would
+// touch those of 4 KiB in an order that is bad for the caches.
 Tensor empty_in_large_pages(const Tensor& like) {
   Tensor tensor = empty_like(like);
 #ifdef MADV_HUGEPAGE
@@ -308,52 +300,60 @@ Tensor empty_in_large_pages(const Tensor& like) {
   return tensor;
 }
 
-// Calls function(Data()) with the dtype of the tokens.
-template <typename Function>
-void for_dtypes(const Tensor& tokens, const Function& function) {
-#if BIOATTN_BFLOAT16
-  function(NativeBFloat16());
-#else
-  dispatch<float, double, c10::BFloat16>(tokens.scalar_type(), function);
-#endif
-}
+// `Tile` has pointers to these inputs of both passes, which have to live as long.
+struct Parameters {
+  Parameters(const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias)
+      : taps(weight.view({weight.size(0), kTaps}).transpose(0, 1).contiguous()),
+        bias(bias),
+        x_bias(x_bias ? *x_bias : zeros({2 * bias.size(0)}, bias.options())) {
+    constexpr int64_t kMultiple = kCacheLine / sizeof(float);
+    check_value(
+        bias.size(0) % kMultiple == 0 && x.scalar_type() != kHalf,
+        "gated_convolution on the CPU takes a multiple of ", kMultiple, " channels and no float16, got ",
+        bias.size(0), " of ", x.scalar_type());
+  }
+
+  template <typename Data>
+  Tile<Data> tile(const Tensor& x) const {
+    using T = Arithmetic<Data>;
+    Tile<Data> all{};
+    all.x = static_cast<const Data*>(x.const_data_ptr());
+    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>();
+    all.x_bias = x_bias.const_data_ptr<T>();
+    all.height = x.size(1), all.width = x.size(2), all.channels = bias.size(0);
+    return all;
+  }
+
+  const Tensor taps, bias, x_bias;
+};
 
 }  // namespace
 
-Tensor forward(const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
-  const int64_t channels = weight.size(0);
-  Tensor output = empty({x.size(0), x.size(1), x.size(2), channels}, x.options());
-  const Tensor taps = weight.view({channels, kTaps}).transpose(0, 1).contiguous();
-  for_dtypes(x, [&](auto data) {
+Tensor forward(const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
+  Tensor output = empty({x.size(0), x.size(1), x.size(2), bias.size(0)}, x.options());
+  const Parameters parameters(x, x_bias, weight, bias);
+  for_dtype(x, [&](auto data) {
     using Data = decltype(data);
-    using T = Arithmetic<Data>;
-    Tile<Data> all{};
-    all.x = static_cast<const Data*>(x.const_data_ptr()), all.output = static_cast<Data*>(output.mutable_data_ptr());
-    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(),
-    all.x_bias = x_bias.const_data_ptr<T>();
-    all.height = x.size(1), all.width = x.size(2), all.channels = channels;
+    Tile<Data> all = parameters.tile<Data>(x);
+    all.output = static_cast<Data*>(output.mutable_data_ptr());
     for_tiles(x, all, [](const auto& tile) { convolve(tile); });
   });
   return output;
 }
 
 GatedConvolutionGradients backward(
-    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
-  const int64_t channels = weight.size(0);
+    const Tensor& grad_output, const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight,
+    const Tensor& bias) {
   Tensor grad_x = empty_in_large_pages(x);
-  const Tensor taps = weight.view({channels, kTaps}).transpose(0, 1).contiguous();
+  const Parameters parameters(x, x_bias, weight, bias);
   // The sums of rectangles are added up in order, so that they are the same for any number of threads.
-  const Tensor sums = empty({number_of_rectangles(x), kSums, channels}, weight.options());
-  for_dtypes(x, [&](auto data) {
+  const Tensor sums = empty({number_of_rectangles(x), kSums, bias.size(0)}, weight.options());
+  for_dtype(x, [&](auto data) {
     using Data = decltype(data);
-    using T = Arithmetic<Data>;
-    Tile<Data> all{};
-    all.x = static_cast<const Data*>(x.const_data_ptr());
+    Tile<Data> all = parameters.tile<Data>(x);
     all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());
-    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(),
-    all.x_bias = x_bias.const_data_ptr<T>();
-    all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr()), all.sums = sums.mutable_data_ptr<T>();
-    all.height = x.size(1), all.width = x.size(2), all.channels = channels;
+    all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr());
+    all.sums = sums.mutable_data_ptr<Arithmetic<Data>>();
     for_tiles(x, all, [](const auto& tile) { differentiate(tile); });
   });
   const Tensor sum = sums.sum({0});

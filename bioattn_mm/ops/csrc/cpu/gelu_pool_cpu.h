@@ -9,9 +9,8 @@ namespace {
 // The elements that are worth a thread.
 constexpr int64_t kGrain = 1 << 14;
 
-// The cells of one axis, which overlap where the length is no multiple of their number: cell u has the indices from
-// u * length / cells, rounded down, to before (u + 1) * length / cells, rounded up. `transposed` exchanges the roles:
-// it gives the cells that an index is in.
+// The cells of an axis: cell u has the indices from floor(u * length / cells) to before ceil((u + 1) * length /
+// cells). `transposed` gives the cells that an index is in.
 struct Axis {
   int64_t length, cells;
 
@@ -27,8 +26,7 @@ struct Sizes {
   Axis rows, columns;
 };
 
-// Calls function(c) for the first channels of vectors that cover all channels. The last vector may overlap the one
-// before.
+// Calls function(c) for the first channel of each vector; the last vector may overlap the one before.
 template <typename T, typename Function>
 BIOATTN_INLINE void for_vectors(int64_t channels, const Function& function) {
   for (int64_t c = 0; c < channels; c += kLanes<T>) function(std::min(c, channels - kLanes<T>));
@@ -90,27 +88,12 @@ BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
   }
 }
 
-// Calls function(Data()) with the type of the elements in memory.
-template <typename Function>
-void for_dtype(const Tensor& x, const Function& function) {
-#if BIOATTN_BFLOAT16
-  function(NativeBFloat16());
-#else
-  dispatch<float, double, c10::BFloat16>(x.scalar_type(), function);
-#endif
-}
-
 template <typename T>
 std::vector<T> inverse_sizes(const Sizes& s) {
   std::vector<T> inverse;
   for (const Axis& axis : {s.rows, s.columns})
     for (int64_t cell = 0; cell < axis.cells; ++cell) inverse.push_back(T(1) / axis.size(cell));
   return inverse;
-}
-
-template <typename Data>
-Data* data_of(const Tensor& tensor) {
-  return static_cast<Data*>(tensor.data_ptr());
 }
 
 }  // namespace
@@ -123,7 +106,7 @@ Tensor forward(const Tensor& x, int64_t height, int64_t width) {
     using Data = decltype(data);
     const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
     parallel_for(0, cells, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
-      pool(Pooling<Data>{s, data_of<Data>(x), nullptr, data_of<Data>(output), nullptr, inverse.data(), begin, end});
+      pool(Pooling<Data>{s, DataOf{x}, nullptr, DataOf{output}, nullptr, inverse.data(), begin, end});
     });
   });
   return output;
@@ -138,9 +121,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& x) {
     const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
     parallel_for(0, rows, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
       differentiate_pool(
-          Pooling<Data>{
-              s, data_of<Data>(x), data_of<Data>(grad_output), nullptr, data_of<Data>(grad_x), inverse.data(), begin,
-              end});
+          Pooling<Data>{s, DataOf{x}, DataOf{grad_output}, nullptr, DataOf{grad_x}, inverse.data(), begin, end});
     });
   });
   return grad_x;

@@ -8,22 +8,19 @@ namespace {
 
 struct Capability {
   std::string name;
-  CpuKernels kernels, for_bfloat16;
+  CpuKernels kernels, for_bfloat16 = kernels;
 };
 
 std::vector<Capability> capabilities_of_processor() {
-  const auto without_bfloat16 = [](const char* name, const CpuKernels& kernels) {
-    return Capability{name, kernels, kernels};
-  };
-  std::vector<Capability> all = {without_bfloat16("default", isa_default::make_kernels())};
+  std::vector<Capability> all = {{"default", isa_default::make_kernels()}};
 #if BIOATTN_X86
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return all;
-  all.push_back(without_bfloat16("avx2", isa_avx2::make_kernels()));
+  all.push_back({"avx2", isa_avx2::make_kernels()});
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
     return all;
-  all.push_back(without_bfloat16("avx512", isa_avx512::make_kernels()));
+  all.push_back({"avx512", isa_avx512::make_kernels()});
   if (!__builtin_cpu_supports("avx512bf16")) return all;
   all.push_back({"avx512_bf16", isa_avx512::make_kernels(), isa_avx512_bf16::make_kernels()});
 #endif
@@ -35,8 +32,7 @@ const std::vector<Capability>& capabilities() {
   return all;
 }
 
-// The instruction set that PyTorch's variable names, which lowers its own operators, too, or else the best of this
-// processor.
+// The instruction set that PyTorch's variable names, or else the best of this processor.
 const Capability* best_capability() {
   const char* variable = std::getenv("ATEN_CPU_CAPABILITY");
   const std::string of_torch = variable ? variable : "";  // such as avx2
@@ -65,13 +61,11 @@ std::vector<std::string> cpu_capabilities() {
 }
 
 void set_cpu_capability(const std::string& name) {
-  for (const Capability& capability : capabilities())
-    if (capability.name == name) {
-      in_use() = &capability;
-      return;
-    }
   std::string names;
-  for (const Capability& capability : capabilities()) names += (names.empty() ? "" : ", ") + capability.name;
+  for (const Capability& capability : capabilities()) {
+    if (capability.name == name) return void(in_use() = &capability);
+    names += (names.empty() ? "" : ", ") + capability.name;
+  }
   check_value(false, "this processor does not run ", name, "; expected one of ", names);
 }
 

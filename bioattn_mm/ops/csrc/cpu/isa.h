@@ -1,10 +1,7 @@
 // The instruction sets that the CPU kernels are compiled for, and which of them runs.
-//
-// Each instruction set has a source file of its own (default.cpp, avx2.cpp, ...), which includes all kernels in a
-// namespace of its name, with vectors as wide as its registers. A binary holds all of them, and `cpu_kernels` picks
-// one set when an operator is called. Only the code between BIOATTN_TARGET and BIOATTN_END_TARGET is compiled for the
-// instruction set. A compiler flag for the whole file would apply to inline functions of other headers, too, of which
-// the linker keeps one copy for all files: that copy must run on any processor.
+// Each has a source file (avx2.cpp, ...), which includes all kernels in a namespace of its name; `cpu_kernels` picks
+// one at run time. Only the code between BIOATTN_TARGET and BIOATTN_END_TARGET is compiled for it: a compiler flag
+// would apply to inline functions of other headers, too, of which the linker keeps one copy, which must run anywhere.
 #pragma once
 
 #include "../aggregated_attention.h"
@@ -12,11 +9,7 @@
 #include "../gelu_pool.h"
 #include "../log_cpb.h"
 #include "../peripheral_attention.h"
-#include "../relative_bias_attention.h"
 #include "../sliding_window.h"
-
-#include <string>
-#include <vector>
 
 // Apart from x86-64, PyTorch builds for one instruction set a processor family, and so do we: see default.cpp.
 #if defined(__x86_64__)
@@ -49,11 +42,9 @@ struct CpuKernels {
   LogCPBBackward* log_cpb_table_backward;
   PeripheralAttentionForward* peripheral_attention_forward;
   PeripheralAttentionBackward* peripheral_attention_backward;
-  RelativeBiasAttentionForward* relative_bias_attention_forward;
-  RelativeBiasAttentionBackward* relative_bias_attention_backward;
   WindowProducts* window_products;
   WindowSums* window_sums;
-  bool has_bfloat16_instructions;
+  bool has_bfloat16_instructions = false;
 };
 
 namespace isa_default {
@@ -72,12 +63,23 @@ CpuKernels make_kernels();
 // The kernels of the instruction set in use, for tensors of a dtype.
 const CpuKernels& cpu_kernels(ScalarType dtype);
 
-// Whether the instruction set in use has instructions for bfloat16.
+// A kernel of the instruction set in use, such as `cpu_kernel<&CpuKernels::window_sums>`, with contiguous arguments.
+template <auto kernel, typename Kernel = decltype(kernel)>
+struct OnCpu;
+
+template <auto kernel, typename Result, typename... Types>
+struct OnCpu<kernel, Result (*CpuKernels::*)(const Tensor&, Types...)> {
+  static Result call(const Tensor& first, Types... others) {
+    return (cpu_kernels(first.scalar_type()).*kernel)(dense(first), dense(others)...);
+  }
+};
+
+template <auto kernel>
+constexpr auto cpu_kernel = OnCpu<kernel>::call;
+
 inline bool has_bfloat16_instructions() { return cpu_kernels(kBFloat16).has_bfloat16_instructions; }
 
-// The name of the instruction set in use: default, avx2, avx512, or avx512_bf16, which is avx512 with instructions
-// for bfloat16. At first it is that of PyTorch's own operators, which the environment variable ATEN_CPU_CAPABILITY
-// lowers.
+// The instruction set in use: default, avx2, avx512 or avx512_bf16; ATEN_CPU_CAPABILITY lowers it.
 std::string cpu_capability();
 
 // The instruction sets that this processor runs, the simplest first.

@@ -4,15 +4,12 @@
 #include "headers.h"
 
 #define BIOATTN_INLINE inline __attribute__((always_inline))
-// The kernels take their arguments by value. Behind a reference the compiler would have to load them again after each
-// store, because it could not rule out that the store has changed them.
+// Kernels take their arguments by value: those behind a reference would be loaded again after each store.
 #define BIOATTN_KERNEL __attribute__((noinline))
 
 namespace bioattn_mm::BIOATTN_ISA {
 
-// Allocates memory that begins with a cache line, so that vectors at multiples of their size lie in one line each.
-// The memory of std::vector may begin within a line: then every second vector of 32 bytes lies in two lines and takes
-// two loads.
+// Allocates memory from a cache line on: vectors of 32 bytes across two lines take two loads.
 template <typename T>
 struct CacheLineAllocator {
   typedef T value_type;
@@ -44,9 +41,8 @@ BIOATTN_INLINE To same_bits(const From& from) {
   return to;
 }
 
-// exp(x) for x <= 88, with a relative error of at most 2e-7 + 1.4e-8 |x|. `Unsigned` is an unsigned integer of the
-// size of a number x, or a vector of them. It computes 2^n 2^f with n = x / ln 2 rounded to an integer, and a
-// polynomial for 2^f. It gives the smallest normal number instead of anything smaller, 0 included; NaN stays NaN.
+// exp(x) for x <= 88, with a relative error of at most 2e-7 + 1.4e-8 |x|: 2^n 2^f, n = x / ln 2 rounded, by a
+// polynomial for 2^f. `Unsigned` has the size of x. Results are at least the smallest normal number; NaN stays NaN.
 template <typename Unsigned, typename Float>
 BIOATTN_INLINE Float exponential_of(const Float& x) {
   constexpr float kInverseOfLn2 = 1.44269504f;
@@ -76,13 +72,6 @@ template <typename T>
 BIOATTN_INLINE void add_scaled(T* y, T factor, const T* x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
-}
-
-template <typename T>
-BIOATTN_INLINE T maximum(const T* x, int64_t n, T start) {
-#pragma omp simd reduction(max : start)
-  for (int64_t i = 0; i < n; ++i) start = x[i] > start ? x[i] : start;
-  return start;
 }
 
 // x = exp(x - shift); returns the sum.

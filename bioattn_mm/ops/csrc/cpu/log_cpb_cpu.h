@@ -1,11 +1,8 @@
-// The table of the log-spaced position bias on the CPU, computed without the hidden activations of each element.
-//
-// In a row of the table, a hidden unit is relu(offset + slope * x) of the column's coordinate x: in the order of the
-// coordinates it is active in the last columns, if the slope is not negative, or in the first ones, and linear there.
-// So the columns need only sums of offsets and of slopes, times the weights, over the units that are active in them:
-// each unit is added at the column where it ends to be active, and running sums from there give the columns. In the
-// backward pass each unit takes the running sums of the gradients of its columns in the same way. A row costs hidden
-// + columns steps for all heads, not hidden * columns.
+// The table of the log-spaced position bias on the CPU, without the hidden activations of each element.
+// A hidden unit is, in a row, relu(offset + slope * x) of the column's coordinate x: in the order of the coordinates
+// it is active, and linear, in the last columns (slope >= 0) or in the first ones. So each unit is added at the
+// column where it ends to be active, and running sums give the columns; the backward pass does the reverse. A row
+// costs hidden + columns steps, not hidden * columns.
 #pragma once
 
 #include "vectors.h"
@@ -18,8 +15,7 @@ constexpr int64_t kMostHeads = 16;
 int64_t group_size(int64_t heads) { return heads <= 4 ? 4 : heads <= 8 ? 8 : kMostHeads; }
 // The number of vectors of units whose active columns are counted at the same time.
 constexpr int64_t kVectors = 4;
-// The number of blocks of rows in the backward pass. Each has sums of its own, which are added up in order: the sums
-// are the same for any number of threads.
+// The blocks of rows in the backward pass. Each has sums of its own, added up in order, whatever the threads.
 constexpr int64_t kRowBlocks = 16;
 
 template <typename T, int64_t kHeads>
@@ -27,8 +23,8 @@ struct HeadsOf {
   typedef T type __attribute__((vector_size(kHeads * sizeof(T)), aligned(alignof(T)), may_alias));
 };
 
-// A row of the table for one group of heads. The place of a unit says which columns it is active in: places 0 to
-// `columns` stand for that many last columns, and places columns + 1 + n for n first columns.
+// A row of the table for one group of heads. A unit's place says where it is active: places 0 to `columns` stand for
+// that many last columns, and places columns + 1 + n for n first columns.
 template <typename T>
 struct Row {
   int64_t hidden, columns, heads;  // hidden units padded to whole vectors, columns, 4, 8 or 16 heads

@@ -1,11 +1,7 @@
-// Peripheral attention on the CPU, fused: log Phi_p and attention weights exist for one block of queries at a time.
-//
-// An array with an element for each key of one query is flat: it has rows of W + 2 positions (`pitch`), the width of
-// a query's window of the plane. The 9 inputs of a 3 x 3 convolution are then at fixed distances from its output, so
-// that loops run over whole vectors whatever the width; the last two positions of each row are computed and not used.
-//
-// In the backward pass every task owns all gradients that it adds to (of its queries, keys or hidden channels): sums
-// have the same order for any number of threads.
+// Peripheral attention on the CPU, fused: log Phi_p and weights exist for one block of queries at a time.
+// Arrays over a query's keys are flat: rows have W + 2 positions (`pitch`), so that the inputs of a 3 x 3 convolution
+// are at fixed distances from its output, and loops run over whole vectors; the last two of a row are not used. In
+// the backward pass every task owns all gradients that it adds to: sums do not depend on the threads.
 #pragma once
 
 #include "kernels.h"
@@ -13,8 +9,7 @@
 namespace bioattn_mm::BIOATTN_ISA::peripheral_attention {
 namespace {
 
-// Convolutions and matrix products keep kGroup x kColumns sums in half of the registers: for output channels and
-// positions, or for rows and columns of a matrix.
+// Convolutions and matrix products keep kGroup x kColumns sums in half of the registers.
 constexpr int64_t kGroup = 4, kColumns = kRegisters / 2 / kGroup * kVectorBytes / sizeof(float);
 constexpr int64_t kHalfColumns = kColumns / 2;  // the fewest columns of a matrix that are computed together
 constexpr int64_t kSteps = 128;                 // steps of a matrix product for which its second factor stays in L1
@@ -35,20 +30,7 @@ struct Sizes {
         hidden(inputs.plane.size(0)),
         height(inputs.scale.size(1)),
         width(inputs.scale.size(2)),
-        pitch(width + 2),
-        plane_pitch(2 * width + 1),
-        plane_stride((2 * height + 1) * plane_pitch + kPositions),
-        head_groups(divide_up(heads, kGroup)),
-        hidden_groups(divide_up(hidden, kGroup)),
-        convolved(height * pitch),
-        window((height + 2) * pitch),
-        margin(2 * pitch + 2),
-        gradient_start(round_up(margin, kPositions)),
-        stride(round_up(window, kColumns) + gradient_start + kPositions),
-        padded_dims(round_up(head_dims, kHalfColumns)),
-        logit_scale(1 / std::sqrt(static_cast<double>(head_dims))),
-        key_blocks(divide_up(tokens, kColumns)),
-        key_stride(key_blocks * kColumns + kPositions) {}
+        logit_scale(1 / std::sqrt(static_cast<double>(head_dims))) {}
 
   // The queries run from the first to the last token, and their windows backwards over the plane.
   int64_t window_of(int64_t query) const { return tokens - 1 - query; }
@@ -63,18 +45,20 @@ struct Sizes {
   }
 
   int64_t batch, heads, tokens, head_dims, hidden, height, width;
-  int64_t pitch, plane_pitch;
-  int64_t plane_stride;  // elements of a channel of the plane, padded so that whole vectors can be read at its end
-  int64_t head_groups, hidden_groups;
-  int64_t convolved, window;  // positions after and before the second convolution
-  int64_t margin;             // farthest distance from an output of a convolution to an input
-  int64_t gradient_start;     // the first position of a gradient that has a margin of zeros before it; whole vectors
-  int64_t stride;             // elements of a channel in the flat arrays, margin included
-  int64_t padded_dims;        // columns of matrices of tokens
-  double logit_scale;         // the factor of the products of queries and keys
-  // Rows with an element for each key have `key_stride` elements: whole blocks of keys, and some more, because rows
-  // at a distance of a power of two would fall into the same sets of the cache.
-  int64_t key_blocks, key_stride;
+  double logit_scale;  // the factor of the products of queries and keys
+  int64_t pitch = width + 2, plane_pitch = 2 * width + 1;
+  // The elements of a channel of the plane, padded so that whole vectors can be read at its end.
+  int64_t plane_stride = (2 * height + 1) * plane_pitch + kPositions;
+  int64_t head_groups = divide_up(heads, kGroup), hidden_groups = divide_up(hidden, kGroup);
+  int64_t convolved = height * pitch, window = (height + 2) * pitch;  // positions after and before the convolution
+  int64_t margin = 2 * pitch + 2;  // farthest distance from an output of a convolution to an input
+  // The first position of a gradient that has a margin of zeros before it; whole vectors.
+  int64_t gradient_start = round_up(margin, kPositions);
+  // The elements of a channel in the flat arrays, margin included.
+  int64_t stride = round_up(window, kColumns) + gradient_start + kPositions;
+  int64_t padded_dims = round_up(head_dims, kHalfColumns);  // columns of matrices of tokens
+  // Rows over the keys are some more than whole blocks: at a distance of a power of two they would share cache sets.
+  int64_t key_blocks = divide_up(tokens, kColumns), key_stride = key_blocks * kColumns + kPositions;
 };
 
 // log(1 + x) for 0 <= x <= 1 to a unit in the last place, by the series of 2 artanh(x / (x + 2)).
@@ -98,49 +82,33 @@ BIOATTN_INLINE T grad_log_sigmoid(T x) {
   return (x < 0 ? T(1) : e) / (1 + e);
 }
 
-// relu(scale * plane + shift) of one channel of a query's window.
+// Computes relu(scale * plane + shift), flat, of one channel of a query's window; `plane` begins at its start.
 template <typename T>
-struct Activation {
-  const T* plane;  // at the start of the window
-  T scale, shift;
-  T* activation;  // flat
-  int64_t rows, pitch, plane_pitch;
-};
-
-template <typename T>
-BIOATTN_KERNEL void compute_activation(const Activation<T> task) {
-  for (int64_t i = 0; i < task.rows; ++i) {
-    const T* source = task.plane + i * task.plane_pitch;
-    T* target = task.activation + i * task.pitch;
+BIOATTN_KERNEL void compute_activation(const Sizes& s, const T* plane, T scale, T shift, T* activation) {
+  for (int64_t i = 0; i < s.height + 2; ++i, plane += s.plane_pitch, activation += s.pitch) {
     // Elements written beyond the row are overwritten by the next row; those beyond the last row are not used.
-    for (int64_t j = 0; j < task.pitch; j += kPositions) {
+    for (int64_t j = 0; j < s.pitch; j += kPositions) {
 #pragma omp simd
       for (int64_t lane = 0; lane < kPositions; ++lane) {
-        const T x = task.scale * source[j + lane] + task.shift;
-        target[j + lane] = x < 0 ? T(0) : x;  // NaN stays NaN
+        const T x = scale * plane[j + lane] + shift;
+        activation[j + lane] = x < 0 ? T(0) : x;  // NaN stays NaN
       }
     }
   }
 }
 
-// A 3 x 3 convolution of flat arrays; output k has the inputs k to k + margin.
+// A 3 x 3 convolution of flat arrays (inputs, stride) to (groups * kGroup, stride), whose output k has the inputs k
+// to k + margin. The weights are (groups, inputs, kTaps, kGroup).
 template <typename T>
-struct Convolution {
-  const T* input;   // (inputs, stride)
-  const T* weight;  // (groups, inputs, kTaps, kGroup)
-  T* output;        // (groups * kGroup, stride)
-  int64_t inputs, groups, stride, pitch, length;
-};
-
-template <typename T>
-BIOATTN_KERNEL void convolve(const Convolution<T> task) {
-  for (int64_t first = 0; first < task.length; first += kColumns) {
-    const T* weight = task.weight;
-    for (int64_t group = 0; group < task.groups; ++group) {
+BIOATTN_KERNEL void convolve(
+    const Sizes& s, const T* inputs, int64_t number, const T* weights, T* outputs, int64_t groups, int64_t length) {
+  for (int64_t first = 0; first < length; first += kColumns) {
+    const T* weight = weights;
+    for (int64_t group = 0; group < groups; ++group) {
       T sum[kGroup][kColumns] = {};
-      for (int64_t input = 0; input < task.inputs; ++input) {
+      for (int64_t input = 0; input < number; ++input) {
         for (int64_t dy = 0; dy < 3; ++dy) {
-          const T* source = task.input + input * task.stride + first + dy * task.pitch;
+          const T* source = inputs + input * s.stride + first + dy * s.pitch;
           for (int64_t dx = 0; dx < 3; ++dx, ++source, weight += kGroup) {
             for (int64_t c = 0; c < kGroup; ++c) {
 #pragma omp simd
@@ -149,17 +117,13 @@ BIOATTN_KERNEL void convolve(const Convolution<T> task) {
           }
         }
       }
-      for (int64_t c = 0; c < kGroup; ++c) {
-        T* target = task.output + (group * kGroup + c) * task.stride + first;
-#pragma omp simd
-        for (int64_t k = 0; k < kColumns; ++k) target[k] = sum[c][k];
-      }
+      for (int64_t c = 0; c < kGroup; ++c)
+        std::copy_n(sum[c], kColumns, outputs + (group * kGroup + c) * s.stride + first);
     }
   }
 }
 
-// c = a b, or c += a b, for matrices a (rows, steps), b (steps, columns) and c (rows, columns). Rows are a multiple
-// of kGroup, columns of kHalfColumns.
+// c = a b, or c += a b, with a (rows, steps), b (steps, columns); rows in kGroup, columns in kHalfColumns.
 template <typename T>
 struct Product {
   const T* a;
@@ -173,15 +137,14 @@ struct Product {
 };
 
 template <int64_t columns, typename T>
-BIOATTN_INLINE void multiply_block(
-    const T* a, int64_t row_stride, int64_t step_stride, const T* b, int64_t b_stride, T* c, int64_t c_stride,
-    int64_t steps, bool add) {
+BIOATTN_INLINE void multiply_block(const Product<T>& task, const T* a, const T* b, T* c, int64_t steps, bool add) {
+  const int64_t row_stride = task.row_stride, c_stride = task.c_stride;
   T sum[kGroup][columns];
   for (int64_t row = 0; row < kGroup; ++row) {
 #pragma omp simd
     for (int64_t k = 0; k < columns; ++k) sum[row][k] = add ? c[row * c_stride + k] : T(0);
   }
-  for (int64_t step = 0; step < steps; ++step, a += step_stride, b += b_stride) {
+  for (int64_t step = 0; step < steps; ++step, a += task.step_stride, b += task.b_stride) {
     for (int64_t row = 0; row < kGroup; ++row) {
       const T factor = a[row * row_stride];
 #pragma omp simd
@@ -205,213 +168,144 @@ BIOATTN_KERNEL void multiply(const Product<T> task) {
         const T* a = task.a + row * task.row_stride + first * task.step_stride;
         T* c = task.c + row * task.c_stride + column;
         if (task.columns - column >= kColumns)
-          multiply_block<kColumns>(
-              a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
+          multiply_block<kColumns>(task, a, b, c, steps, add);
         else
-          multiply_block<kHalfColumns>(
-              a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
+          multiply_block<kHalfColumns>(task, a, b, c, steps, add);
       }
     }
   }
 }
 
-// The second instance norm, and log Phi_p, of one query and head.
+// Computes the second instance norm of a query and head, and log Phi_p, (H * W) both. Returns 1 / deviation.
 template <typename T>
-struct Norm {
-  const T* convolved;  // flat
-  T weight, bias, eps;
-  T* normalized;         // (H * W), before weight and bias
-  T* log_phi;            // (H * W)
-  T* inverse_deviation;  // 1 / standard deviation
-  int64_t height, width, pitch;
-};
-
-template <typename T>
-BIOATTN_KERNEL void compute_norm(const Norm<T> task) {
-  const int64_t keys = task.height * task.width;
-  T* x = task.normalized;
-  for (int64_t i = 0; i < task.height; ++i)
-    std::memcpy(x + i * task.width, task.convolved + i * task.pitch, task.width * sizeof(T));
+BIOATTN_KERNEL T compute_norm(const Sizes& s, const T* convolved, T weight, T bias, T eps, T* x, T* log_phi) {
+  for (int64_t i = 0; i < s.height; ++i) std::memcpy(x + i * s.width, convolved + i * s.pitch, s.width * sizeof(T));
   T sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t k = 0; k < keys; ++k) sum += x[k];
-  const T mean = sum / keys;
+  for (int64_t k = 0; k < s.tokens; ++k) sum += x[k];
+  const T mean = sum / s.tokens;
 #pragma omp simd reduction(+ : squares)
-  for (int64_t k = 0; k < keys; ++k) squares += (x[k] - mean) * (x[k] - mean);
-  const T scale = 1 / std::sqrt(squares / keys + task.eps);
+  for (int64_t k = 0; k < s.tokens; ++k) squares += (x[k] - mean) * (x[k] - mean);
+  const T scale = 1 / std::sqrt(squares / s.tokens + eps);
 #pragma omp simd
-  for (int64_t k = 0; k < keys; ++k) {
+  for (int64_t k = 0; k < s.tokens; ++k) {
     x[k] = (x[k] - mean) * scale;
-    task.log_phi[k] = log_sigmoid(x[k] * task.weight + task.bias);
+    log_phi[k] = log_sigmoid(x[k] * weight + bias);
   }
-  *task.inverse_deviation = scale;
+  return scale;
 }
 
-// The gradient of the output of the second convolution for one query and head.
+// Computes the gradient, flat, of the second convolution's output for a query and head, and the query's part of those
+// of the norm's parameters. `grad_logit`, (H * W), is that of the sigmoid's argument.
 template <typename T>
-struct GradNorm {
-  const T *grad_log_phi, *normalized;  // (H * W)
-  T weight, bias, inverse_deviation;
-  T* grad_logit;               // (H * W): gradient of the logarithm's sigmoid's argument
-  T* grad_convolved;           // flat
-  T *grad_weight, *grad_bias;  // this query's part of them
-  int64_t height, width, pitch;
-};
-
-template <typename T>
-BIOATTN_KERNEL void compute_grad_norm(const GradNorm<T> task) {
-  const int64_t keys = task.height * task.width;
-  const T* x = task.normalized;
+BIOATTN_KERNEL void compute_grad_norm(
+    const Sizes& s, const T* grad_log_phi, const T* x, T weight, T bias, T inverse_deviation, T* grad_logit,
+    T* grad_convolved, T* grad_weight, T* grad_bias) {
   T sum = 0, product = 0;
 #pragma omp simd reduction(+ : sum, product)
-  for (int64_t k = 0; k < keys; ++k) {
-    const T grad = task.grad_log_phi[k] * grad_log_sigmoid(x[k] * task.weight + task.bias);
-    task.grad_logit[k] = grad;
+  for (int64_t k = 0; k < s.tokens; ++k) {
+    const T grad = grad_log_phi[k] * grad_log_sigmoid(x[k] * weight + bias);
+    grad_logit[k] = grad;
     sum += grad;
     product += grad * x[k];
   }
-  *task.grad_bias = sum;
-  *task.grad_weight = product;
-  const T factor = task.weight * task.inverse_deviation, mean = sum / keys, slope = product / keys;
-  for (int64_t i = 0; i < task.height; ++i) {
-    const T *grad = task.grad_logit + i * task.width, *row = x + i * task.width;
-    T* target = task.grad_convolved + i * task.pitch;
+  *grad_bias = sum;
+  *grad_weight = product;
+  const T factor = weight * inverse_deviation, mean = sum / s.tokens, slope = product / s.tokens;
+  for (int64_t i = 0; i < s.height; ++i, grad_logit += s.width, x += s.width, grad_convolved += s.pitch) {
 #pragma omp simd
-    for (int64_t j = 0; j < task.width; ++j) target[j] = factor * (grad[j] - mean - slope * row[j]);
+    for (int64_t j = 0; j < s.width; ++j) grad_convolved[j] = factor * (grad_logit[j] - mean - slope * x[j]);
   }
 }
 
-// Turns the logits of some queries and all keys into exponentials; `scale` is one over their sum.
+// Turns logits without log_phi, (queries, key_stride), into exponentials; `scale` is one over their sum.
 template <typename T>
-struct Softmax {
-  const T* log_phi;  // (queries, keys)
-  T* logits;         // (queries, keys), without log_phi
-  T *scale, *logsumexp;
-  int64_t queries, keys, stride;
-};
-
-template <typename T>
-BIOATTN_KERNEL void compute_softmax(const Softmax<T> task) {
-  for (int64_t query = 0; query < task.queries; ++query) {
-    const T* log_phi = task.log_phi + query * task.stride;
-    T* logits = task.logits + query * task.stride;
+BIOATTN_KERNEL void compute_softmax(
+    const Sizes& s, const T* log_phi, T* logits, T* scale, T* logsumexp, int64_t queries) {
+  for (int64_t query = 0; query < queries; ++query, log_phi += s.key_stride, logits += s.key_stride) {
     T highest = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : highest)
-    for (int64_t k = 0; k < task.keys; ++k) {
+    for (int64_t k = 0; k < s.tokens; ++k) {
       logits[k] += log_phi[k];
       highest = logits[k] > highest ? logits[k] : highest;
     }
-    const T sum = exponentiate(logits, task.keys, highest);
-    task.scale[query] = 1 / sum;
-    task.logsumexp[query] = highest + std::log(sum);
+    const T sum = exponentiate(logits, s.tokens, highest);
+    scale[query] = 1 / sum;
+    logsumexp[query] = highest + std::log(sum);
   }
 }
 
-// Turns logits into weights, and gradients of the weights into those of the logits.
+// Turns such logits into weights, and gradients of the weights, `grad`, into those of the logits.
 template <typename T>
-struct GradSoftmax {
-  const T *log_phi, *logsumexp;     // (queries, keys), (queries)
-  T *logits, *grad, *grad_log_phi;  // (queries, keys)
-  int64_t queries, keys, stride;
-};
-
-template <typename T>
-BIOATTN_KERNEL void compute_grad_softmax(const GradSoftmax<T> task) {
-  for (int64_t query = 0; query < task.queries; ++query) {
-    const T* log_phi = task.log_phi + query * task.stride;
-    T* weights = task.logits + query * task.stride;
-    T* grad = task.grad + query * task.stride;
-    T* grad_log_phi = task.grad_log_phi + query * task.stride;
-    const T shift = task.logsumexp[query];
+BIOATTN_KERNEL void compute_grad_softmax(
+    const Sizes& s, const T* log_phi, const T* logsumexp, T* weights, T* grad, T* grad_log_phi, int64_t queries) {
+  for (int64_t query = 0; query < queries; ++query) {
+    const T shift = logsumexp[query];
     T mean = 0;
 #pragma omp simd reduction(+ : mean)
-    for (int64_t k = 0; k < task.keys; ++k) {
+    for (int64_t k = 0; k < s.tokens; ++k) {
       weights[k] = exponential(weights[k] + log_phi[k] - shift);
       mean += weights[k] * grad[k];
     }
 #pragma omp simd
-    for (int64_t k = 0; k < task.keys; ++k) {
+    for (int64_t k = 0; k < s.tokens; ++k) {
       grad[k] = weights[k] * (grad[k] - mean);
       grad_log_phi[k] += grad[k];
     }
+    log_phi += s.key_stride, weights += s.key_stride, grad += s.key_stride, grad_log_phi += s.key_stride;
   }
 }
 
-// The gradients of the second convolution's weight for kGroup hidden channels: products of the gradients of its
-// outputs with its inputs at every distance, summed over the positions into vectors.
+// Adds to the gradients of the second convolution's weight for kGroup hidden channels: gradients of its outputs,
+// (head_groups * kGroup, stride), times its inputs, (kGroup, stride). Sums over positions are vectors.
 template <typename T>
-struct GradWeight {
-  const T* grad_convolved;  // (head_groups * kGroup, stride)
-  const T* activation;      // (kGroup, stride)
-  T* sums;                  // (head_groups, kGroup hidden channels, 3, kGroup heads, 3, kPositions)
-  int64_t head_groups, stride, pitch, length;
-};
-
-template <typename T>
-BIOATTN_KERNEL void add_grad_weight(const GradWeight<T> task) {
-  for (int64_t first = 0; first < task.length; first += kChunk) {
-    const int64_t end = std::min(first + kChunk, task.length);
-    T* sums = task.sums;
-    for (int64_t group = 0; group < task.head_groups; ++group) {
-      const T* grad = task.grad_convolved + group * kGroup * task.stride;
-      for (int64_t row = 0; row < 3 * kGroup; ++row) {
-        const T* input = task.activation + row / 3 * task.stride + row % 3 * task.pitch;
+BIOATTN_KERNEL void add_grad_weight(const Sizes& s, const T* grad_convolved, const T* activation, T* all_sums) {
+  for (int64_t first = 0; first < s.convolved; first += kChunk) {
+    const int64_t end = std::min(first + kChunk, s.convolved);
+    T* sums = all_sums;
+    for (int64_t group = 0; group < s.head_groups; ++group) {
+      const T* grad = grad_convolved + group * kGroup * s.stride;
+      for (int64_t row = 0; row < 3 * kGroup; ++row, sums += kGroup * 3 * kPositions) {
+        const T* input = activation + row / 3 * s.stride + row % 3 * s.pitch;
         T sum[kGroup * 3 * kPositions];
         std::memcpy(sum, sums, sizeof sum);
         for (int64_t k = first; k < end; k += kPositions) {
 #pragma omp simd
           for (int64_t lane = 0; lane < kPositions; ++lane) {
             for (int64_t head = 0; head < kGroup; ++head) {
-              const T factor = grad[head * task.stride + k + lane];
+              const T factor = grad[head * s.stride + k + lane];
               for (int64_t dx = 0; dx < 3; ++dx)
                 sum[(head * 3 + dx) * kPositions + lane] += factor * input[k + dx + lane];
             }
           }
         }
         std::memcpy(sums, sum, sizeof sum);
-        sums += kGroup * 3 * kPositions;
       }
     }
   }
 }
 
-// Computes the gradients of the plane, of scale and of shift from that of one channel's activations.
+// Adds to the gradient of the plane, and computes those of scale and shift; `inside` is 1 in a row, 0 behind it.
 template <typename T>
-struct GradActivation {
-  const T *activation, *grad_activation;  // flat
-  const T* plane;                         // at the start of the window
-  const T* inside;                        // 1 for the positions of a row, 0 for those up to a whole vector
-  T scale;
-  T* grad_plane;  // at the start of the window
-  T *grad_scale, *grad_shift;
-  int64_t rows, pitch, plane_pitch;
-};
-
-template <typename T>
-BIOATTN_KERNEL void add_grad_plane(const GradActivation<T> task) {
+BIOATTN_KERNEL void add_grad_plane(
+    const Sizes& s, const T* activation, const T* grad, const T* plane, const T* inside, T scale, T* grad_plane,
+    T* grad_scale, T* grad_shift) {
   T scale_sum[kPositions] = {}, shift_sum[kPositions] = {};
-  for (int64_t i = 0; i < task.rows; ++i) {
-    const T *activation = task.activation + i * task.pitch, *grad = task.grad_activation + i * task.pitch;
-    const T* plane = task.plane + i * task.plane_pitch;
-    T* grad_plane = task.grad_plane + i * task.plane_pitch;
-    for (int64_t j = 0; j < task.pitch; j += kPositions) {
+  for (int64_t i = 0; i < s.height + 2; ++i) {
+    for (int64_t j = 0; j < s.pitch; j += kPositions) {
 #pragma omp simd
       for (int64_t lane = 0; lane < kPositions; ++lane) {
-        T masked = grad[j + lane] * task.inside[j + lane];
+        T masked = grad[j + lane] * inside[j + lane];
         masked = activation[j + lane] > 0 ? masked : T(0);
         shift_sum[lane] += masked;
         scale_sum[lane] += masked * plane[j + lane];
-        grad_plane[j + lane] += masked * task.scale;
+        grad_plane[j + lane] += masked * scale;
       }
     }
+    activation += s.pitch, grad += s.pitch, plane += s.plane_pitch, grad_plane += s.plane_pitch;
   }
-  T scale = 0, shift = 0;
-  for (int64_t lane = 0; lane < kPositions; ++lane) {
-    scale += scale_sum[lane];
-    shift += shift_sum[lane];
-  }
-  *task.grad_scale = scale;
-  *task.grad_shift = shift;
+  *grad_scale = std::accumulate(scale_sum, scale_sum + kPositions, T(0));
+  *grad_shift = std::accumulate(shift_sum, shift_sum + kPositions, T(0));
 }
 
 // A workspace of zeros. It is a tensor because these begin at a cache line.
@@ -424,8 +318,7 @@ struct Buffer {
   T* data;
 };
 
-// The weights of a convolution, (outputs, inputs, kTaps), as `Convolution` reads them; those of missing channels are
-// zero.
+// The weights of a convolution, (outputs, inputs, kTaps), as `convolve` reads them, with zeros for missing channels.
 Tensor grouped_weights(const Tensor& weight) {
   const int64_t outputs = weight.size(0), groups = divide_up(outputs, kGroup);
   return pad(weight.contiguous(), {0, 0, 0, 0, 0, groups * kGroup - outputs})
@@ -437,55 +330,39 @@ Tensor grouped_weights(const Tensor& weight) {
 // The inputs that log Phi_p is computed from, and its steps.
 template <typename T>
 struct Position {
-  Position(const PeripheralInputs& inputs, const Sizes& sizes, double eps)
-      : s(sizes),
-        eps(eps),
-        padded_plane(pad(inputs.plane.flatten(1), {0, kPositions}).contiguous()),
-        weight(grouped_weights(inputs.conv_weight.flatten(2))),
-        plane(padded_plane.const_data_ptr<T>()),
-        scale(inputs.scale.const_data_ptr<T>()),
-        shift(inputs.shift.const_data_ptr<T>()),
-        norm_weight(inputs.norm_weight.const_data_ptr<T>()),
-        norm_bias(inputs.norm_bias.const_data_ptr<T>()) {}
+  Position(const PeripheralInputs& inputs, const Sizes& s, double eps) : inputs(inputs), s(s), eps(eps) {}
 
   // Computes the hidden activations of a query, (stop - start, stride).
   void activate(int64_t query, int64_t start, int64_t stop, T* activation) const {
     for (int64_t channel = start; channel < stop; ++channel, activation += s.stride) {
       const int64_t index = channel * s.tokens + s.window_of(query);
-      compute_activation(
-          Activation<T>{
-              plane + channel * s.plane_stride + s.window_start(query), scale[index], shift[index], activation,
-              s.height + 2, s.pitch, s.plane_pitch});
+      const T* window = plane + channel * s.plane_stride + s.window_start(query);
+      compute_activation(s, window, scale[index], shift[index], activation);
     }
   }
 
-  // Computes the hidden activations of a query and their second convolution, (head_groups * kGroup, stride). The
-  // convolution's bias is left out, because the norm subtracts the mean.
+  // Computes the hidden activations and their convolution, (head_groups * kGroup, stride), which needs no bias: the
+  // norm subtracts the mean.
   void convolve_window(int64_t query, T* activation, T* convolved) const {
     activate(query, 0, s.hidden, activation);
-    convolve(
-        Convolution<T>{
-            activation, weight.const_data_ptr<T>(), convolved, s.hidden, s.head_groups, s.stride, s.pitch,
-            s.convolved});
+    convolve(s, activation, s.hidden, weight.const_data_ptr<T>(), convolved, s.head_groups, s.convolved);
   }
 
-  // Computes the second norm and log Phi_p for a head, from the result of `convolve_window`.
-  void compute_log_phi(int64_t head, const T* convolved, T* normalized, T* log_phi, T* inverse_deviation) const {
-    compute_norm(
-        Norm<T>{
-            convolved + head * s.stride, norm_weight[head], norm_bias[head], eps, normalized, log_phi,
-            inverse_deviation, s.height, s.width, s.pitch});
+  // Computes the second norm and log Phi_p for a head, from the result of `convolve_window`, as compute_norm.
+  T compute_log_phi(int64_t head, const T* convolved, T* normalized, T* log_phi) const {
+    return compute_norm(s, convolved + head * s.stride, norm_weight[head], norm_bias[head], eps, normalized, log_phi);
   }
 
+  const PeripheralInputs& inputs;
   const Sizes& s;
   const T eps;
-  const Tensor padded_plane;  // (channels, plane_stride)
-  const Tensor weight;
-  const T *plane, *scale, *shift, *norm_weight, *norm_bias;
+  const Tensor padded_plane = pad(inputs.plane.flatten(1), {0, kPositions});  // (channels, plane_stride)
+  const Tensor weight = grouped_weights(inputs.conv_weight.flatten(2));
+  const T *plane = DataOf{padded_plane}, *scale = DataOf{inputs.scale}, *shift = DataOf{inputs.shift};
+  const T *norm_weight = DataOf{inputs.norm_weight}, *norm_bias = DataOf{inputs.norm_bias};
 };
 
-// Tokens (B, heads, H * W, d) as the second factor of a product over their channels: (B, heads, key_blocks, d,
-// kColumns).
+// Tokens as the second factor of a product over their channels: (B, heads, key_blocks, d, kColumns).
 Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
   return pad(tokens, {0, 0, 0, s.key_blocks * kColumns - s.tokens})
       .view({s.batch, s.heads, s.key_blocks, kColumns, s.head_dims})
@@ -493,7 +370,6 @@ Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
       .contiguous();
 }
 
-// Tokens as the second factor of a product over themselves: (B, heads, H * W, padded_dims).
 Tensor rows_of(const Tensor& tokens, const Sizes& s) { return pad(tokens, {0, s.padded_dims - s.head_dims}); }
 
 // The first element of a tensor (B, heads, ...) that belongs to an image and head.
@@ -502,8 +378,7 @@ const T* head_of(const Tensor& tensor, int64_t image, int64_t head) {
   return tensor.const_data_ptr<T>() + image * tensor.stride(0) + head * tensor.stride(1);
 }
 
-// Writes the products, (queries, key_stride), of some queries, or of other tokens instead, with all keys in
-// `blocks_of`.
+// Writes the products, (queries, key_stride), of some queries with all keys in `blocks_of`.
 template <typename T>
 void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* key_blocks, T* products) {
   multiply(
@@ -521,7 +396,6 @@ void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token
           round_up(number, kGroup), s.tokens, s.padded_dims, false});
 }
 
-// target = factor * source
 template <typename T>
 void scale_to(T* target, const T* source, int64_t size, T factor) {
   for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
@@ -530,14 +404,11 @@ void scale_to(T* target, const T* source, int64_t size, T factor) {
 // The memory of a thread for one query and for one block of queries.
 template <typename T>
 struct Workspace {
-  explicit Workspace(const Sizes& s)
-      : activation(s.hidden * s.stride),
-        convolved(s.head_groups * kGroup * s.stride),
-        query(kQueries * s.head_dims),
-        sums(kQueries * s.padded_dims) {}
+  explicit Workspace(const Sizes& s) : s(s) {}
 
-  Buffer<T> activation, convolved;  // flat
-  Buffer<T> query, sums;
+  const Sizes& s;
+  Buffer<T> activation{s.hidden * s.stride}, convolved{s.head_groups * kGroup * s.stride};  // flat
+  Buffer<T> query{kQueries * s.head_dims}, sums{kQueries * s.padded_dims};
 };
 
 template <typename T>
@@ -554,22 +425,17 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
       const int64_t queries = std::min(kQueries, s.tokens - first);
       for (int64_t number = 0; number < queries; ++number) {
         position.convolve_window(first + number, work.activation.data, work.convolved.data);
-        for (int64_t head = 0; head < s.heads; ++head) {
-          T unused;
+        for (int64_t head = 0; head < s.heads; ++head)
           position.compute_log_phi(
-              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride,
-              &unused);
-        }
+              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride);
       }
       for (int64_t image = 0; image < s.batch; ++image) {
         for (int64_t head = 0; head < s.heads; ++head) {
           const int64_t d = s.head_dims, token = s.token(image, head, first);
           scale_to(work.query.data, query_data + token * d, queries * d, T(s.logit_scale));
           multiply_keys(s, work.query.data, queries, head_of<T>(keys, image, head), logits.data);
-          compute_softmax(
-              Softmax<T>{
-                  log_phi.data + head * kQueries * s.key_stride, logits.data, scale.data, logsumexp_data + token,
-                  queries, s.tokens, s.key_stride});
+          const T* of_head = log_phi.data + head * kQueries * s.key_stride;
+          compute_softmax(s, of_head, logits.data, scale.data, logsumexp_data + token, queries);
           sum_tokens(s, logits.data, queries, head_of<T>(values, image, head), work.sums.data);
           for (int64_t number = 0; number < queries; ++number)
             scale_to(
@@ -585,40 +451,8 @@ template <typename T>
 class Backward {
  public:
   Backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp)
-      : s_(inputs),
-        position_(inputs, s_, eps),
-        band_(
-            kQueries *
-            std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
-        query_(inputs.query.const_data_ptr<T>()),
-        grad_output_(grad_output.const_data_ptr<T>()),
-        logsumexp_(logsumexp.const_data_ptr<T>()),
-        key_blocks_(blocks_of(inputs.key, s_)),
-        value_blocks_(blocks_of(inputs.value, s_)),
-        key_rows_(rows_of(inputs.key, s_)),
-        query_rows_(rows_of(multiply_by(inputs.query, s_.logit_scale), s_)),
-        grad_output_rows_(rows_of(grad_output, s_)),
-        // It convolves the gradients of the outputs to those of the inputs: inputs and outputs are exchanged, and
-        // directions are reversed.
-        transposed_weight_(grouped_weights(inputs.conv_weight.flatten(2).flip({2}).transpose(0, 1))),
-        inside_(round_up(s_.pitch, kPositions)),
-        normalized_(s_.heads * band_ * s_.key_stride),
-        log_phi_(s_.heads * band_ * s_.key_stride),
-        grad_log_phi_(s_.heads * band_ * s_.key_stride),
-        weights_(s_.heads * band_ * s_.key_stride),
-        grad_logits_(s_.heads * band_ * s_.key_stride),
-        inverse_deviation_(s_.heads * band_),
-        grad_convolved_(band_ * s_.head_groups * kGroup * s_.stride),
-        grad_plane_(zeros({kSlices, s_.hidden, s_.plane_stride}, inputs.plane.options())),
-        grad_weight_(zeros(
-            {kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3},
-            inputs.plane.options().dtype(kDouble))),
-        grad_norm_weight_(empty({s_.heads, s_.tokens}, inputs.plane.options())),
-        grad_norm_bias_(empty_like(grad_norm_weight_)),
-        grad_key_(zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, inputs.key.options())),
-        grad_value_(zeros_like(grad_key_)) {
+      : inputs_(inputs), s_(inputs), position_(inputs, s_, eps), grad_output_(grad_output), logsumexp_(logsumexp) {
     std::fill_n(inside_.data, s_.pitch, T(1));
-    grad_ = inputs.map(zeros_like);
   }
 
   PeripheralInputs run() {
@@ -650,8 +484,9 @@ class Backward {
   // The index of a head and query in the arrays of the band.
   int64_t row(int64_t head, int64_t number) const { return (head * band_ + number) * s_.key_stride; }
 
+  // The gradients of the convolution's output for a query and head, which lie between zeros.
   T* grad_convolved(int64_t number, int64_t head) const {
-    return grad_convolved_.data + (number * s_.head_groups * kGroup + head) * s_.stride;
+    return grad_convolved_.data + (number * s_.head_groups * kGroup + head) * s_.stride + s_.gradient_start;
   }
 
   // Computes log Phi_p of the band again.
@@ -662,9 +497,8 @@ class Backward {
       for (int64_t number = begin; number < end; ++number) {
         position_.convolve_window(first_ + number, work.activation.data, work.convolved.data);
         for (int64_t head = 0; head < s_.heads; ++head)
-          position_.compute_log_phi(
-              head, work.convolved.data, normalized_.data + row(head, number), log_phi_.data + row(head, number),
-              inverse_deviation_.data + head * band_ + number);
+          inverse_deviation_.data[head * band_ + number] = position_.compute_log_phi(
+              head, work.convolved.data, normalized_.data + row(head, number), log_phi_.data + row(head, number));
       }
     });
   }
@@ -672,22 +506,22 @@ class Backward {
   // Computes the gradients of the band's queries and logits, and its weights.
   void compute_query_gradients(int64_t image) {
     const int64_t d = s_.head_dims, blocks = divide_up(queries_, kQueries);
-    T* grad_query = grad_.query.template mutable_data_ptr<T>();
+    const T *query = DataOf{inputs_.query}, *grad_output = DataOf{grad_output_}, *logsumexp = DataOf{logsumexp_};
+    T* grad_query = DataOf{grad_.query};
     parallel_for(0, s_.heads * blocks, 1, [&](int64_t begin, int64_t end) {
       Workspace<T> work(s_);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t head = task / blocks, start = task % blocks * kQueries;
         const int64_t queries = std::min(kQueries, queries_ - start), index = row(head, start);
         const int64_t token = s_.token(image, head, first_ + start);
-        scale_to(work.query.data, query_ + token * d, queries * d, T(s_.logit_scale));
+        scale_to(work.query.data, query + token * d, queries * d, T(s_.logit_scale));
         multiply_keys(s_, work.query.data, queries, head_of<T>(key_blocks_, image, head), weights_.data + index);
-        std::copy_n(grad_output_ + token * d, queries * d, work.query.data);
+        std::copy_n(grad_output + token * d, queries * d, work.query.data);
         multiply_keys(
             s_, work.query.data, queries, head_of<T>(value_blocks_, image, head), grad_logits_.data + index);
         compute_grad_softmax(
-            GradSoftmax<T>{
-                log_phi_.data + index, logsumexp_ + token, weights_.data + index, grad_logits_.data + index,
-                grad_log_phi_.data + index, queries, s_.tokens, s_.key_stride});
+            s_, log_phi_.data + index, logsumexp + token, weights_.data + index, grad_logits_.data + index,
+            grad_log_phi_.data + index, queries);
         sum_tokens(s_, grad_logits_.data + index, queries, head_of<T>(key_rows_, image, head), work.sums.data);
         for (int64_t number = 0; number < queries; ++number)
           scale_to(grad_query + (token + number) * d, work.sums.data + number * s_.padded_dims, d, T(s_.logit_scale));
@@ -695,7 +529,6 @@ class Backward {
     });
   }
 
-  // Adds the band's part to the gradients of keys and values.
   void add_key_value_gradients(int64_t image) {
     const int64_t ranges = divide_up(s_.tokens, kKeys);
     T *grad_key = grad_key_.mutable_data_ptr<T>(), *grad_value = grad_value_.mutable_data_ptr<T>();
@@ -719,31 +552,26 @@ class Backward {
 
   // Computes the gradients of the second convolution's outputs from those of log Phi_p, and overwrites log Phi_p.
   void compute_convolution_gradients() {
-    T* grad_weight = grad_norm_weight_.mutable_data_ptr<T>();
-    T* grad_bias = grad_norm_bias_.mutable_data_ptr<T>();
+    T *grad_weight = DataOf{grad_norm_weight_}, *grad_bias = DataOf{grad_norm_bias_};
     parallel_for(0, queries_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number)
         for (int64_t head = 0; head < s_.heads; ++head) {
           const int64_t index = row(head, number), sum = head * s_.tokens + first_ + number;
           compute_grad_norm(
-              GradNorm<T>{
-                  grad_log_phi_.data + index, normalized_.data + index, position_.norm_weight[head],
-                  position_.norm_bias[head], inverse_deviation_.data[head * band_ + number], log_phi_.data + index,
-                  grad_convolved(number, head) + s_.gradient_start, grad_weight + sum, grad_bias + sum, s_.height,
-                  s_.width, s_.pitch});
+              s_, grad_log_phi_.data + index, normalized_.data + index, position_.norm_weight[head],
+              position_.norm_bias[head], inverse_deviation_.data[head * band_ + number], log_phi_.data + index,
+              grad_convolved(number, head), grad_weight + sum, grad_bias + sum);
         }
     });
   }
 
-  // Adds the band's part to the gradients of the plane and of the second convolution's weight, and computes the
-  // gradients of scale and shift. A task is a slice of the band's queries and a group of hidden channels.
+  // Adds to the gradients of plane and second convolution, and computes those of scale and shift. A task is a slice
+  // of the band's queries and a group of hidden channels.
   void add_position_gradients() {
     const int64_t slice = divide_up(queries_, kSlices);
     const int64_t weights = s_.head_groups * kGroup * 3 * kGroup * 3;  // the weights of a task
-    T* grad_plane = grad_plane_.mutable_data_ptr<T>();
-    T* grad_scale = grad_.scale.template mutable_data_ptr<T>();
-    T* grad_shift = grad_.shift.template mutable_data_ptr<T>();
-    double* grad_weight = grad_weight_.mutable_data_ptr<double>();
+    T *grad_plane = DataOf{grad_plane_}, *grad_scale = DataOf{grad_.scale}, *grad_shift = DataOf{grad_.shift};
+    double* grad_weight = DataOf{grad_weight_};
     parallel_for(0, kSlices * s_.hidden_groups, 1, [&](int64_t begin, int64_t end) {
       Buffer<T> activation(kGroup * s_.stride), grad_activation(kGroup * s_.stride), sums(weights * kPositions);
       for (int64_t task = begin; task < end; ++task) {
@@ -754,23 +582,18 @@ class Backward {
           const int64_t query = first_ + number;
           position_.activate(query, start, stop, activation.data);
           convolve(
-              Convolution<T>{
-                  grad_convolved(number, 0) + s_.gradient_start - s_.margin,
-                  transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data,
-                  s_.heads, 1, s_.stride, s_.pitch, s_.window});
-          add_grad_weight(
-              GradWeight<T>{
-                  grad_convolved(number, 0) + s_.gradient_start, activation.data, sums.data, s_.head_groups,
-                  s_.stride, s_.pitch, s_.convolved});
+              s_, grad_convolved(number, 0) - s_.margin, s_.heads,
+              transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data, 1,
+              s_.window);
+          add_grad_weight(s_, grad_convolved(number, 0), activation.data, sums.data);
           for (int64_t channel = start; channel < stop; ++channel) {
             const int64_t index = channel * s_.tokens + s_.window_of(query), flat = (channel - start) * s_.stride;
             add_grad_plane(
-                GradActivation<T>{
-                    activation.data + flat, grad_activation.data + flat,
-                    position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
-                    position_.scale[index],
-                    grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
-                    grad_scale + index, grad_shift + index, s_.height + 2, s_.pitch, s_.plane_pitch});
+                s_, activation.data + flat, grad_activation.data + flat,
+                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
+                position_.scale[index],
+                grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
+                grad_scale + index, grad_shift + index);
           }
         }
         for (int64_t index = 0; index < weights; ++index)
@@ -780,22 +603,34 @@ class Backward {
     });
   }
 
+  const PeripheralInputs& inputs_;
   const Sizes s_;
   const Position<T> position_;
-  const int64_t band_;  // queries of a band, whole blocks
-  const T *query_, *grad_output_, *logsumexp_;
-  const Tensor key_blocks_, value_blocks_, key_rows_, query_rows_, grad_output_rows_;
-  const Tensor transposed_weight_;
-  const Buffer<T> inside_;
-  // These are of the band: (heads, queries, key_stride), (heads, queries) and (queries, head_groups * kGroup,
-  // stride). The gradients of the convolution's outputs lie between zeros.
-  const Buffer<T> normalized_, log_phi_, grad_log_phi_, weights_, grad_logits_, inverse_deviation_, grad_convolved_;
-  const Tensor grad_plane_;                         // (slices, channels, plane_stride)
-  const Tensor grad_weight_;                        // (slices, hidden_groups, head_groups, kGroup, 3, kGroup, 3)
-  const Tensor grad_norm_weight_, grad_norm_bias_;  // (heads, H * W): the sums of each query
-  const Tensor grad_key_, grad_value_;              // (B, heads, H * W and more, padded_dims)
-  PeripheralInputs grad_;
-  int64_t first_ = 0, queries_ = 0;  // the present band
+  const Tensor &grad_output_, &logsumexp_;
+  // The queries of a band, whole blocks, and those of the present one.
+  const int64_t band_ =
+      kQueries *
+      std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries));
+  int64_t first_ = 0, queries_ = 0;
+  const Tensor key_blocks_ = blocks_of(inputs_.key, s_), value_blocks_ = blocks_of(inputs_.value, s_);
+  const Tensor key_rows_ = rows_of(inputs_.key, s_), grad_output_rows_ = rows_of(grad_output_, s_);
+  const Tensor query_rows_ = rows_of(multiply_by(inputs_.query, s_.logit_scale), s_);
+  // These weights convolve gradients back: inputs and outputs are exchanged, and directions reversed.
+  const Tensor transposed_weight_ = grouped_weights(inputs_.conv_weight.flatten(2).flip({2}).transpose(0, 1));
+  const Buffer<T> inside_{round_up(s_.pitch, kPositions)};
+  // These are of one band: (heads, queries, key_stride), (heads, queries), (queries, head_groups * kGroup, stride).
+  const int64_t rows_ = s_.heads * band_ * s_.key_stride;
+  const Buffer<T> normalized_{rows_}, log_phi_{rows_}, grad_log_phi_{rows_}, weights_{rows_}, grad_logits_{rows_};
+  const Buffer<T> inverse_deviation_{s_.heads * band_}, grad_convolved_{band_ * s_.head_groups * kGroup * s_.stride};
+  PeripheralInputs grad_ = inputs_.map(zeros_like);
+  const Options options_ = inputs_.plane.options();
+  const Tensor grad_plane_ = zeros({kSlices, s_.hidden, s_.plane_stride}, options_);
+  const Tensor grad_weight_ =
+      zeros({kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3}, options_.dtype(kDouble));
+  const Tensor grad_norm_weight_ = empty({s_.heads, s_.tokens}, options_),
+               grad_norm_bias_ = empty_like(grad_norm_weight_);
+  const Tensor grad_key_ = zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, options_);
+  const Tensor grad_value_ = zeros_like(grad_key_);
 };
 
 }  // namespace
@@ -803,10 +638,8 @@ class Backward {
 PeripheralForward forward(const PeripheralInputs& inputs, double eps) {
   Tensor output = empty_like(inputs.query);
   Tensor logsumexp = empty(inputs.query.sizes().slice(0, 3), inputs.query.options());
-  dispatch<float, double>(inputs.query.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    forward<scalar_t>(inputs, eps, output, logsumexp);
-  });
+  dispatch<float, double>(
+      inputs.query.scalar_type(), [&](auto zero) { forward<decltype(zero)>(inputs, eps, output, logsumexp); });
   return {output, logsumexp};
 }
 
@@ -814,8 +647,7 @@ PeripheralInputs backward(
     const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp) {
   PeripheralInputs gradients;
   dispatch<float, double>(inputs.query.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    gradients = Backward<scalar_t>(grad_output, inputs, eps, logsumexp).run();
+    gradients = Backward<decltype(zero)>(grad_output, inputs, eps, logsumexp).run();
   });
   return gradients;
 }

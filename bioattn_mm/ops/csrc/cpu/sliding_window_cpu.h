@@ -1,5 +1,4 @@
-// The sliding window on the CPU. Each output is computed by one thread: sums have the same order for any number of
-// threads.
+// The sliding window on the CPU. One thread computes an output: sums do not depend on the number of threads.
 #pragma once
 
 #include "kernels.h"
@@ -7,67 +6,45 @@
 namespace bioattn_mm::BIOATTN_ISA::sliding_window {
 namespace {
 
-// Arguments of the kernels, which compute one row of tokens; `row` counts through the rows of all images.
+// Computes the products of one row of tokens, which are counted through the rows of all images.
 template <typename T>
-struct Products {
-  const WindowSizes<int64_t>& s;
-  const T *tokens, *others, *bias;
-  T *products, outside;
-  int64_t row = 0;
-};
-
-template <typename T>
-struct Sums {
-  const WindowSizes<int64_t>& s;
-  const T *weights, *tokens;
-  T* sums;
-  bool transposed;
-  int64_t row = 0;
-};
-
-template <typename T>
-BIOATTN_KERNEL void compute_products(const Products<T> p) {
-  const auto& s = p.s;
-  const int64_t i = p.row % s.height;
-  for (int64_t j = 0; j < s.width; ++j) {
-    for (int64_t head = 0; head < s.heads; ++head) {
-      const int64_t token = (p.row * s.width + j) * s.heads + head;
-      T* target = p.products + token * s.offsets;
-      std::fill_n(target, s.offsets, p.outside);
-      for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-        const int64_t other = ((p.row - i + y) * s.width + x) * s.heads + head;
-        target[offset] = dot(p.tokens + token * s.channels, p.others + other * s.channels, s.channels);
-        if (p.bias) target[offset] += p.bias[head * s.offsets + offset];
-      });
-    }
+BIOATTN_KERNEL void compute_products(
+    const WindowSizes<int64_t>& s, int64_t row, const T* tokens, const T* others, const T* bias, T outside,
+    T* products) {
+  const int64_t i = row % s.height;
+  for (int64_t place = 0; place < s.width * s.heads; ++place) {
+    const int64_t j = place / s.heads, head = place % s.heads, token = row * s.width * s.heads + place;
+    T* target = products + token * s.offsets;
+    std::fill_n(target, s.offsets, outside);
+    for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
+      const int64_t other = ((row - i + y) * s.width + x) * s.heads + head;
+      target[offset] = dot(tokens + token * s.channels, others + other * s.channels, s.channels);
+      if (bias) target[offset] += bias[head * s.offsets + offset];
+    });
   }
 }
 
 template <typename T>
-BIOATTN_KERNEL void compute_sums(const Sums<T> p) {
-  const auto& s = p.s;
-  const int64_t i = p.row % s.height;
-  for (int64_t j = 0; j < s.width; ++j) {
-    for (int64_t head = 0; head < s.heads; ++head) {
-      const int64_t token = (p.row * s.width + j) * s.heads + head;
-      T* target = p.sums + token * s.channels;
-      std::fill_n(target, s.channels, T(0));
-      for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-        const int64_t other = ((p.row - i + y) * s.width + x) * s.heads + head;
-        // In the window of the other token, this one has the opposite offset.
-        const int64_t weight = p.transposed ? other * s.offsets + s.offsets - 1 - offset : token * s.offsets + offset;
-        add_scaled(target, p.weights[weight], p.tokens + other * s.channels, s.channels);
-      });
-    }
+BIOATTN_KERNEL void compute_sums(
+    const WindowSizes<int64_t>& s, int64_t row, const T* weights, const T* tokens, bool transposed, T* sums) {
+  const int64_t i = row % s.height;
+  for (int64_t place = 0; place < s.width * s.heads; ++place) {
+    const int64_t j = place / s.heads, head = place % s.heads, token = row * s.width * s.heads + place;
+    T* target = sums + token * s.channels;
+    std::fill_n(target, s.channels, T(0));
+    for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
+      const int64_t other = ((row - i + y) * s.width + x) * s.heads + head;
+      // This token has the opposite offset in the window of the other one.
+      const int64_t weight = transposed ? other * s.offsets + s.offsets - 1 - offset : token * s.offsets + offset;
+      add_scaled(target, weights[weight], tokens + other * s.channels, s.channels);
+    });
   }
 }
 
-// Calls compute(row) for every row of tokens.
-template <typename Row, typename Function>
-void for_rows(const Row& first, const Function& compute) {
-  parallel_for(0, first.s.batch * first.s.height, 1, [&](int64_t begin, int64_t end) {
-    Row row = first;
-    for (row.row = begin; row.row < end; ++row.row) compute(row);
+template <typename Function>
+void for_rows(const WindowSizes<int64_t>& s, const Function& compute) {
+  parallel_for(0, s.batch * s.height, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) compute(row);
   });
 }
 
@@ -81,15 +58,12 @@ Tensor products(const Tensor& tokens, const Tensor& others, const Tensor& bias, 
   const WindowSizes<int64_t> s(tokens, offsets);
   Tensor products = empty({s.batch, s.height, s.width, s.heads, s.offsets}, tokens.options());
   dispatch<float, double>(tokens.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    const Products<scalar_t> rows{
-        s,
-        tokens.const_data_ptr<scalar_t>(),
-        others.const_data_ptr<scalar_t>(),
-        pointer_or_null<scalar_t>(bias),
-        products.mutable_data_ptr<scalar_t>(),
-        static_cast<scalar_t>(outside)};
-    for_rows(rows, [](const auto& row) { compute_products(row); });
+    using T = decltype(zero);
+    const T *token_data = DataOf{tokens}, *other_data = DataOf{others}, *bias_data = DataOf{bias};
+    T* product_data = DataOf{products};
+    for_rows(s, [&](int64_t row) {
+      compute_products(s, row, token_data, other_data, bias_data, T(outside), product_data);
+    });
   });
   return products;
 }
@@ -100,11 +74,10 @@ Tensor sums(const Tensor& weights, const Tensor& tokens, bool transposed) {
   const WindowSizes<int64_t> s(tokens, weights.size(4));
   Tensor sums = empty(tokens.sizes(), tokens.options());
   dispatch<float, double>(tokens.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    const Sums<scalar_t> rows{
-        s, weights.const_data_ptr<scalar_t>(), tokens.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>(),
-        transposed};
-    for_rows(rows, [](const auto& row) { compute_sums(row); });
+    using T = decltype(zero);
+    const T *weight_data = DataOf{weights}, *token_data = DataOf{tokens};
+    T* sum_data = DataOf{sums};
+    for_rows(s, [&](int64_t row) { compute_sums(s, row, weight_data, token_data, transposed, sum_data); });
   });
   return sums;
 }

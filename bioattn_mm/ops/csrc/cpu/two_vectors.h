@@ -44,7 +44,6 @@ BIOATTN_INLINE void add_to(T* data, const TwoVectors<T>& lanes) {
   add_to(data, lanes.low), add_to(data + kLanes<T>, lanes.high);
 }
 
-// sum += x * y, with one number for all lanes.
 template <typename T>
 BIOATTN_INLINE void add_product(TwoVectors<T>& sum, const TwoVectors<T>& x, const T& y) {
   add_product(sum.low, x.low, y), add_product(sum.high, x.high, y);
@@ -60,7 +59,6 @@ BIOATTN_INLINE TwoVectors<T> exponential(const TwoVectors<T>& x) {
   return {exponential(x.low), exponential(x.high)};
 }
 
-// 1 / x
 template <typename V>
 BIOATTN_INLINE V inverse_of(const V& x) {
   return 1 / x;

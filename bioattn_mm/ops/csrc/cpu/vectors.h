@@ -124,8 +124,7 @@ BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
   *reinterpret_cast<HalfBitsInMemory*>(data) = (HalfBits)_mm512_cvtneps_pbh((__m512)vector);
 }
 
-// exp(x) for x < 88, with a relative error of 3e-6: 2^n by an instruction, times a polynomial for 2^r with 0 <= r
-// < 1.
+// exp(x) for x < 88, relative error 3e-6: 2^n by an instruction, times a polynomial for 2^r, 0 <= r < 1.
 BIOATTN_INLINE Vector<float> rough_exponential(const Vector<float>& exponent) {
   const Vector<float> x = exponent * 1.44269504f;
   const auto r = (Vector<float>)_mm512_reduce_ps((__m512)x, 1);  // x - floor(x), and 0 where x is infinite
@@ -171,8 +170,8 @@ BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& 
 }
 #endif
 
-// The lane that becomes `lane` of one of two rows when their blocks of `step` lanes are transposed. Lanes of the
-// first row are counted from 0, those of the second from the number of lanes on.
+// The lane that becomes `lane` of one of two rows when their blocks of `step` lanes are transposed; the lanes of the
+// second row are counted on from those of the first.
 constexpr int source_lane(int lane, int step, bool of_second_row) {
   const bool from_second_row = lane & step;
   const int second = kLanes<float>;

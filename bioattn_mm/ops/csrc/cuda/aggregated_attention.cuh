@@ -1,23 +1,14 @@
-// The parts that the kernels of aggregated attention share: arguments, which lane computes what, and copies to shared
-// memory.
-//
-// A warp has sixteen queries, two rows of eight columns: lane quad g has the queries of column g, in the upper row
-// (r = 0) and in the lower (r = 1), and lane t of the quad has channels 2t and 2t + 1 of every eight. These are the
-// layouts of the tensor cores (device.cuh), so queries, sums and gradients stay in registers between the pooled part,
-// which consists of matrix products, and the window part, which does not.
-//
-// The other factor of the products, keys and values or, for their gradients, queries, comes from shared memory in
-// runs of eight neighbours in a row of their grid. Their order there is such that lane t of a quad has the logits of
-// the t-th of four runs: the position biases of a run are neighbours in memory, and a lane loads them at once.
+// The kernels of aggregated attention share these arguments, copies to shared memory, and the work of each lane.
+// A warp has sixteen queries, two rows of eight columns: lane quad g has the queries of column g, in the upper row (r
+// = 0) and in the lower (r = 1), and lane t of the quad has channels 2t and 2t + 1 of every eight. These are the
+// layouts of the tensor cores (device.cuh): queries and sums stay in registers between pooled part and window part.
+// The other factor of the products comes from shared memory in runs of eight neighbours in a row of their grid, in
+// such an order that lane t has the logits of the t-th of four runs, whose biases it loads at once.
 #pragma once
 
 #include "../aggregated_attention.h"
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
-
-#include <algorithm>
-#include <cmath>
-#include <tuple>
 
 namespace bioattn_mm {
 
@@ -34,17 +25,13 @@ constexpr int kStaged = kTile * kTiles<T>;
 
 // A grid of tokens in runs of eight neighbours in a row. The last run of a row may have fewer tokens.
 struct Grid {
-  Grid(int height, int width)
-      : height(height),
-        width(width),
-        padded_width(round_up(width, kTile)),
-        runs(height * padded_width / kTile),
-        rows_of_four(4 / std::max(padded_width / kTile, 1)),
-        columns_of_four(4 % std::max(padded_width / kTile, 1) * kTile) {}
+  Grid(int height, int width) : height(height), width(width) {}
 
-  int height, width, padded_width;
-  int runs;
-  int rows_of_four, columns_of_four;  // the way from a run to the fourth behind it
+  int height, width, padded_width = round_up(width, kTile);
+  int runs = height * padded_width / kTile;
+  // The way from a run to the fourth behind it.
+  int rows_of_four = 4 / std::max(padded_width / kTile, 1);
+  int columns_of_four = 4 % std::max(padded_width / kTile, 1) * kTile;
 };
 
 // A run, given by its row and its first column. The row may be beyond the end of the grid.
@@ -53,8 +40,7 @@ struct Run {
   __device__ Run(const Grid& grid, int number)
       : row(number / (grid.padded_width / kTile)), column(number % (grid.padded_width / kTile) * kTile) {}
 
-  // The run `distance` behind this one, at most seven, in a grid with runs. Most rows have several, so that this loop
-  // is shorter than a division.
+  // The run `distance`, at most seven, behind this one. The loop is shorter than a division.
   __device__ Run behind(const Grid& grid, int distance) const {
     Run run = *this;
 #pragma unroll 1
@@ -105,16 +91,14 @@ __device__ __forceinline__ int window_of(const Arguments<T>& p) {
   return kWindow ? kWindow : p.window;
 }
 
-// Whether a head has the group of eight channels, where kGroups groups are compiled: two for 8 or 16 channels, eight
-// for 40 to 64.
+// Whether a head has the group of eight channels: kernels for 2 groups run 8 or 16 channels, those for 8 40 to 64.
 template <int kGroups>
 __device__ __forceinline__ bool has_group(int group, int channels) {
   constexpr int kAtLeast = kGroups == 8 ? 5 : kGroups == 2 ? 1 : kGroups;
   return group < kAtLeast || kTile * group < channels;
 }
 
-// The queries and channels of a lane: the grid of blocks is (tiles of the image, heads, batch), and the warps of a
-// block have rows of the image below one another.
+// The queries and channels of a lane. Blocks are (tiles of the image, heads, batch), warps rows below one another.
 struct Place {
   template <typename T>
   __device__ explicit Place(const Arguments<T>& p)
@@ -164,8 +148,7 @@ __device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T
     pairs[c] = has_group<kGroups>(c, channels) ? load_pair(token + kTile * c) : Pair<T>{T(0), T(0)};
 }
 
-// Loads the lane's channels of two tokens, as a left factor of matrix products. `data` begins with the first of them
-// in the first token, as in the next function.
+// Loads the lane's channels of two tokens as a left factor. `data` begins with its first channel of the first token.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_rows(
     Pair<T> (&pairs)[kGroups][2], const T* data, const int (&tokens)[2], int stride, int channels) {
@@ -175,6 +158,17 @@ __device__ __forceinline__ void load_rows(
     load_channels(row, offset_pointer(data, tokens[r], stride), channels);
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) pairs[c][r] = row[c];
+  }
+}
+
+// Adds factor * token to the sums of the lane's row r, in the layout of an accumulator.
+template <int kGroups, typename T>
+__device__ __forceinline__ void add_scaled(
+    float (&sums)[kGroups][4], int r, float factor, const Pair<T> (&token)[kGroups]) {
+#pragma unroll
+  for (int c = 0; c < kGroups; ++c) {
+    sums[c][2 * r] = fmaf(factor, static_cast<float>(token[c].x), sums[c][2 * r]);
+    sums[c][2 * r + 1] = fmaf(factor, static_cast<float>(token[c].y), sums[c][2 * r + 1]);
   }
 }
 
@@ -197,8 +191,7 @@ __device__ __forceinline__ void store_rows(
 // Rows of channels in shared memory: right factors of matrix products that sum over the channels or over the rows.
 template <int kGroups, typename T>
 struct Rows {
-  // The distance of rows: as a multiple of sixteen bytes it is odd, so that the eight rows that a warp reads at once
-  // lie in different banks.
+  // The distance of rows is odd in units of sixteen bytes: the eight rows that a warp reads lie in different banks.
   static constexpr int kLength = kTile * kGroups;
   static constexpr int kStride = sizeof(T) == 4 ? kLength + 4 : kGroups % 2 ? kLength : kLength + 8;
   static constexpr int kSize = kStaged<T> * kStride;
@@ -271,8 +264,7 @@ __device__ __forceinline__ void multiply_by_rows(
 }
 
 // sums (16 x channels) += a (16 x 32, as four tiles) times the 32 rows from `first`. Tensor cores round every sum
-// toward zero, which over hundreds of products loses more than float32 should. In float32 each product is therefore
-// summed by itself, and added with rounding to nearest.
+// toward zero: in float32 each product is summed by itself, and added with rounding to nearest.
 template <int kGroups, typename T>
 __device__ __forceinline__ void add_product_of_rows(
     float (&sums)[kGroups][4], const Pair<T> (*a)[2], const Rows<kGroups, T>& rows, int first) {
@@ -293,9 +285,8 @@ __device__ __forceinline__ void add_product_of_rows(
   }
 }
 
-// Copies the same tokens of two tensors to shared memory, kStaged<T> at a time, while the tokens before are worked
-// on: the memory holds both. A thread copies (part of) one row, and computes only once what it needs to find its
-// token.
+// Copies the same tokens of two tensors to shared memory, kStaged<T> at a time, while those before are worked on. A
+// thread copies (part of) one row, and finds its token once.
 template <int kGroups, typename T>
 struct Stage {
   using Matrix = Rows<kGroups, T>;
@@ -312,7 +303,6 @@ struct Stage {
     optimisation_barrier(source);
   }
 
-  // The rows of the first and of the second tensor.
   __device__ Matrix first(int buffer) const { return {shared + 2 * buffer * Matrix::kSize}; }
   __device__ Matrix second(int buffer) const { return {shared + (2 * buffer + 1) * Matrix::kSize}; }
 
@@ -348,8 +338,18 @@ struct Stage {
   int stride;
 };
 
-// The biases of a run beyond the grid, -inf, in each dtype; `minus_infinity` gives their address. They are variables
-// because the compiler would make branches of constants.
+// Begins with the first run of an image's pooled keys and values.
+template <int kGroups, typename T>
+__device__ __forceinline__ Stage<kGroups, T> stage_of_pooled_tokens(
+    char* shared_memory, const Arguments<T>& p, const Place& place) {
+  const int first = place.image * p.pooled;
+  return Stage<kGroups, T>(
+      shared_memory, p.pooled_keys, Run(),
+      offset_pointer(p.pooled_key, first, p.stride.pooled_key) + place.head_channel, p.stride.pooled_key,
+      offset_pointer(p.pooled_value, first, p.stride.pooled_value) + place.head_channel, p.stride.pooled_value);
+}
+
+// The biases of a run beyond the grid, -inf, in each dtype: variables, as the compiler would branch on constants.
 static __device__ Chunk<uint32_t> minus_infinity_float[2] = {
     {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}, {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}};
 static __device__ Chunk<uint32_t> minus_infinity_half[1] = {{0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u}};
@@ -363,12 +363,10 @@ __device__ __forceinline__ const T* minus_infinity() {
   return reinterpret_cast<const T*>(run);
 }
 
-// The position biases of two rows of logits: those of the lane's queries over runs of pooled keys or, for the
-// gradients of the keys, those of its pooled keys over runs of queries.
+// The position biases of two rows of logits: the lane's queries over runs of pooled keys, or its keys over queries.
 template <typename T>
 struct RunBias {
-  // Makes the biases of a run the first summands of its four tiles of logits; -inf if it is beyond the end of the
-  // grid.
+  // Makes a run's biases, -inf beyond the end of the grid, the first summands of its four tiles of logits.
   __device__ void start(float (*logits)[4], const Grid& grid, const Run& run) const {
     constexpr int kSize = Chunk<T>::kSize;
     const bool exists = run.row < grid.height;
@@ -415,11 +413,9 @@ __device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, con
   return bias;
 }
 
-// Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries, row by row. `token`
-// is its index in (B, H, W) or, where it is not inside, that of some other token, so that loads need no branches. In
-// the window of the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one
-// row less, if dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0; kRows is how
-// many rows the compiler may work on at once, as registers allow.
+// Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries; where not inside,
+// `token` is some other one: loads need no branches. The offset is dy * window + dx for the upper query, if dy <
+// window, and one row less for the lower, if dy > 0. The compiler may work on kRows rows at once.
 template <int kWindow, int kRows = kWindow + 1, typename T, typename Function>
 __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& place, const Function& function) {
   const int window = window_of<kWindow>(p), margin = window / 2, left = place.column - margin;
@@ -435,6 +431,26 @@ __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& 
   }
 }
 
+// Adds to `sums` the tokens in the windows of the lane's two queries, times the weights in shared memory.
+template <int kWindow, int kGroups, typename T>
+__device__ __forceinline__ void add_windows(
+    float (&sums)[kGroups][4], const Arguments<T>& p, const Place& place, const T* tokens, int stride,
+    float* const (&weights)[2]) {
+  const int window = window_of<kWindow>(p);
+  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
+    Pair<T> channels[kGroups];
+    load_channels(channels, offset_pointer(tokens, token, stride), p.channels);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int in_window = inside && (r == 0 ? dy < window : dy > 0);
+      optimisation_barrier(in_window);
+      // The load needs no branch: beyond the window it finds other elements of the block.
+      const float loaded = weights[r][(dy - r) * window + dx], weight = in_window ? loaded : 0;
+      add_scaled(sums, r, weight, channels);
+    }
+  });
+}
+
 // Calls function(o) for the lane's share of the offsets in a window, every fourth.
 template <int kWindow, typename T, typename Function>
 __device__ __forceinline__ void for_offsets(const Arguments<T>& p, int t, const Function& function) {
@@ -444,27 +460,16 @@ __device__ __forceinline__ void for_offsets(const Arguments<T>& p, int t, const 
     if (o + t < offsets) function(o + t);
 }
 
-// Whether the memory begins where the widest loads may, as PyTorch's own allocations do and views may not.
-inline bool is_aligned(const Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
-
-// The tensor as the kernels read it: contiguous and aligned.
-inline Tensor for_kernels(const Tensor& tensor) {
-  const Tensor contiguous = tensor.contiguous();
-  return is_aligned(contiguous) ? contiguous : contiguous.clone();
-}
-
-// The same for tokens (B, H, W, heads, d), whose neighbours in a row may lie further apart, as do the keys in a
-// tensor of keys and values: such views are not copied.
+// Dense tokens (B, H, W, heads, d), but for the distance of neighbours in a row: views of keys beside values stay.
 inline Tensor tokens_for_kernels(const Tensor& tokens) {
   const auto sizes = tokens.sizes(), strides = tokens.strides();
   const bool in_one_piece = strides[4] == 1 && strides[3] == sizes[4] && strides[1] == sizes[2] * strides[2] &&
                             strides[0] == sizes[1] * strides[1];
-  const bool aligned = is_aligned(tokens) && strides[2] * tokens.element_size() % 16 == 0;
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(tokens.const_data_ptr()) % 16 == 0 && strides[2] * tokens.element_size() % 16 == 0;
   if (in_one_piece && aligned && strides[2] < 1 << 28) return tokens;
   // The view gives a row of a single column the usual stride: PyTorch allows any stride there.
-  return for_kernels(tokens).flatten().view(sizes);
+  return dense(tokens).flatten().view(sizes);
 }
 
 // Position biases (..., columns) whose rows are padded to whole runs with -inf, so that every run is aligned.
@@ -474,16 +479,15 @@ inline Tensor in_whole_runs(const Tensor& bias) {
 }
 
 inline Inputs for_kernels(const Inputs& inputs) {
-  return {
-      tokens_for_kernels(inputs.query),
-      tokens_for_kernels(inputs.key),
-      tokens_for_kernels(inputs.value),
-      tokens_for_kernels(inputs.pooled_key),
-      tokens_for_kernels(inputs.pooled_value),
-      for_kernels(inputs.window_bias),
-      for_kernels(in_whole_runs(inputs.pooled_bias)),
-      for_kernels(inputs.pooled_bias_rows),
-      for_kernels(inputs.token_weights)};
+  return {tokens_for_kernels(inputs.query),
+          tokens_for_kernels(inputs.key),
+          tokens_for_kernels(inputs.value),
+          tokens_for_kernels(inputs.pooled_key),
+          tokens_for_kernels(inputs.pooled_value),
+          dense(inputs.window_bias),
+          dense(in_whole_runs(inputs.pooled_bias)),
+          dense(inputs.pooled_bias_rows),
+          dense(inputs.token_weights)};
 }
 
 // The pairs of a query row and a pooled row that share a row of the bias are pairs[begin] to pairs[end - 1].
@@ -491,19 +495,18 @@ struct Range {
   int begin, end;
 };
 
-// The indices of all pairs, sorted by their row of the bias, and a `Range` of them for each of the `number` rows;
-// `rows` (contiguous, int64) has the row of each pair. Columns are sorted in the same way.
+// The indices of all pairs, sorted by their row (or column) of the bias in `rows`, and a `Range` of each of `number`
+// rows.
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
-// The backward pass of aggregated attention, whose gradients of the window's bias, pooled keys and pooled values are
-// float32, and those of the last two (splits, B, Ph, Pw, heads, d), sums of parts of the queries.
+// The backward pass with float32 gradients of the window's bias and of pooled keys and values, the latter two as sums
+// of parts of the queries: (splits, B, Ph, Pw, heads, d).
 Inputs aggregated_attention_backward_sums(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
     const Tensor& rounding);
 
-// Calls function(std::integral_constant<int, kGroups>(), std::integral_constant<int, kWindow>()) with the smallest
-// compiled number of groups of eight channels that holds a head's channels, and with the size of the window or, for
-// any size, 0: 24 channels and windows of 3 x 3, those of every TransNeXt, have kernels of their own.
+// Calls function(integral_constant kGroups, integral_constant kWindow) with the smallest compiled number of groups of
+// eight channels, and the window's size or 0 for any: TransNeXt's 24 channels and 3 x 3 have kernels of their own.
 template <typename Function>
 void for_sizes(int64_t channels, int64_t window, const Function& function) {
   check_value(
@@ -516,15 +519,6 @@ void for_sizes(int64_t channels, int64_t window, const Function& function) {
   if (channels <= 24) return function(three, any);
   if (channels <= 32) return function(std::integral_constant<int, 4>(), any);
   return function(std::integral_constant<int, 8>(), any);
-}
-
-// Calls function(T()) for the dtypes of the kernels.
-template <typename Function>
-void for_dtype(ScalarType dtype, const Function& function) {
-  if (dtype == kFloat) return function(float());
-  if (dtype == kHalf) return function(c10::Half());
-  check_value(dtype == kBFloat16, "aggregated_attention on CUDA takes float32, float16 and bfloat16, got ", dtype);
-  function(c10::BFloat16());
 }
 
 }  // namespace bioattn_mm

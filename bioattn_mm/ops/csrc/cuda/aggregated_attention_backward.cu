@@ -1,18 +1,16 @@
-// Aggregated attention on CUDA, backward. Attention weights are not read from memory: every kernel computes those
-// that it needs again from the inputs and the logsumexp. There are no atomic additions: each sum is added up by one
-// thread or warp, always in the same order.
+// Aggregated attention on CUDA, backward: weights are computed again from the inputs and the logsumexp. One thread or
+// warp adds up each sum, always in the same order.
 //
-//   query_kernel         gradients of the queries and token weights; sums for the window bias; Statistics of queries
-//   window_kernel        gradients of the window keys and values, gathered from the queries in whose windows they are
-//   pooled_kernel        gradients of the pooled keys and values, one partial sum for each group of queries
-//   pairs_kernel         the pairs of query and pooled row that share a row of the position bias
-//   pooled_bias_kernel   gradient of the position bias, from these pairs
+// query_kernel: gradients of queries and token weights; sums for the window bias; Statistics of queries
+// window_kernel: gradients of the window keys and values, gathered from the queries in whose windows they are
+// pooled_kernel: gradients of the pooled keys and values, one partial sum for each group of queries
+// pairs_kernel: the pairs of query and pooled row that share a row of the pooled bias
+// pooled_bias_kernel: gradient of the pooled bias from these pairs
 //
-// The gradient of a logit is weight * (gradient of the weight - mean), `mean` of these gradients under the weights.
+// The gradient of a logit is weight * (gradient of the weight - mean), `mean` of these gradients under the
+// weights.
 
 #include "cuda/aggregated_attention.cuh"
-
-#include <algorithm>
 
 namespace bioattn_mm {
 namespace {
@@ -27,7 +25,6 @@ struct alignas(8) Statistics {
   float minus_mean;  // minus the mean of the weights' gradients
 };
 
-// The memory that the backward pass reads and writes.
 template <typename T>
 struct BackwardArguments : Arguments<T> {
   const T *grad_output, *output, *rounding;  // `rounding` is null for float32
@@ -52,8 +49,7 @@ __device__ __forceinline__ float weight_of(float logit, float shift) {
   return power_of_two(fmaf(kLog2e, logit, -shift));
 }
 
-// The gradients of the logits of four tiles, from the logits and from the gradients of the weights minus their mean.
-// `shift` has the shifts of the lane's two queries.
+// The gradients of the logits of four tiles, from the logits and the weights' gradients minus their mean.
 template <typename T>
 __device__ __forceinline__ void logit_gradients(
     Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4], const float (&grad_weights)[4][4],
@@ -80,8 +76,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   load_rows(query, p.query + place.channel, place.token, p.stride.query, p.channels);
   load_rows(grad, p.grad_output + place.channel, place.token, p.grad_output_stride, p.channels);
 
-  // The window part begins with the logits of the warp's queries and the gradients of their weights; outside of the
-  // image these are -inf and 0.
+  // The window part: logits of the warp's queries and gradients of their weights; -inf and 0 outside of the image.
   const int window = window_of<kWindow>(p), offsets = window * window, of_warp = kWarpQueries * offsets;
   float* const warp_logits = reinterpret_cast<float*>(shared_memory) + place.warp * of_warp;
   float* const warp_grads = warp_logits + kWarps * of_warp;
@@ -122,15 +117,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     shift[r] = kLog2e * p.logsumexp[static_cast<int64_t>(place.token[r]) * p.heads + place.head];
     // grad_output . output is the mean of the gradients, plus the part of the token weights, which is subtracted.
     float mean = 0;
-    Pair<T> output[kGroups];
-    load_channels(output, offset_pointer(p.output + place.channel, place.token[r], token_stride), p.channels);
-#pragma unroll
-    for (int c = 0; c < kGroups; ++c) mean = add_dot(mean, grad[c][r], output[c]);
-    if constexpr (sizeof(T) == 2) {
-      load_channels(output, offset_pointer(p.rounding + place.channel, place.token[r], token_stride), p.channels);
+    const auto add_mean = [&](const T* part_of_output) {
+      Pair<T> output[kGroups];
+      load_channels(output, offset_pointer(part_of_output + place.channel, place.token[r], token_stride), p.channels);
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) mean = add_dot(mean, grad[c][r], output[c]);
-    }
+    };
+    add_mean(p.output);
+    if constexpr (sizeof(T) == 2) add_mean(p.rounding);
     const T* const weights = offset_pointer(p.token_weights + place.head * offsets, place.token[r], weights_stride);
     T* const grad_weights =
         offset_pointer(p.grad.token_weights + place.head * offsets, place.token[r], weights_stride);
@@ -159,22 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     if (g == 0 && o < offsets) warp_grads[o] = sum;
   }
   float sums[kGroups][4] = {};
-  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
-    Pair<T> key[kGroups];
-    load_channels(key, offset_pointer(keys, token, key_stride), p.channels);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      int in_window = inside && (r == 0 ? dy < window : dy > 0);
-      optimisation_barrier(in_window);
-      // The load needs no branch: beyond the window it finds other elements of the block.
-      const float loaded = own_logits[r][(dy - r) * window + dx], grad_logit = in_window ? loaded : 0;
-#pragma unroll
-      for (int c = 0; c < kGroups; ++c) {
-        sums[c][2 * r] = fmaf(grad_logit, static_cast<float>(key[c].x), sums[c][2 * r]);
-        sums[c][2 * r + 1] = fmaf(grad_logit, static_cast<float>(key[c].y), sums[c][2 * r + 1]);
-      }
-    }
-  });
+  add_windows<kWindow>(sums, p, place, keys, key_stride, own_logits);
   __syncthreads();
 #pragma unroll 1
   for (int o = threadIdx.x; o < offsets; o += kThreads) {
@@ -190,15 +169,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   const Grid& pooled = p.pooled_keys;
   if (pooled.runs > 0) {
     __syncthreads();
-    const Run begin;
-    Stage<kGroups, T> stage(
-        shared_memory, pooled, begin,
-        offset_pointer(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
-        p.stride.pooled_key,
-        offset_pointer(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
-        p.stride.pooled_value);
+    auto stage = stage_of_pooled_tokens<kGroups>(shared_memory, p, place);
     const RunBias<T> bias = bias_of_queries(p, place);
-    Run run = begin.behind(pooled, t);
+    Run run = Run().behind(pooled, t);
     stage.copy(pooled, 0, p.channels);
 #pragma unroll 1
     for (int first = 0, buffer = 0; first < pooled.runs; first += kTiles<T>, buffer ^= 1) {
@@ -279,21 +252,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     const float grad_logits[2] = {odd ? other_grad_logit : grad_logit, odd ? grad_logit : other_grad_logit};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int c = 0; c < kGroups; ++c) {
-        key_sums[c][2 * r] = fmaf(grad_logits[r], static_cast<float>(query[c].x), key_sums[c][2 * r]);
-        key_sums[c][2 * r + 1] = fmaf(grad_logits[r], static_cast<float>(query[c].y), key_sums[c][2 * r + 1]);
-        value_sums[c][2 * r] = fmaf(factors[r], static_cast<float>(grad[c].x), value_sums[c][2 * r]);
-        value_sums[c][2 * r + 1] = fmaf(factors[r], static_cast<float>(grad[c].y), value_sums[c][2 * r + 1]);
-      }
+      add_scaled(key_sums, r, grad_logits[r], query);
+      add_scaled(value_sums, r, factors[r], grad);
     }
   });
   store_rows(p.grad.key + place.channel, key_sums, place.token, place.inside, p.token_stride(), p.channels);
   store_rows(p.grad.value + place.channel, value_sums, place.token, place.inside, p.token_stride(), p.channels);
 }
 
-// A warp has sixteen pooled keys, two runs. The grid of blocks is (groups of keys, heads, batch * splits): each split
-// sums over its own part of the queries, kTiles<T> runs in each of rounds_in_split rounds.
+// A warp has sixteen pooled keys, two runs. Blocks are (groups of keys, heads, batch * splits): each split sums over
+// kTiles<T> runs of queries in each of rounds_in_split rounds.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     pooled_kernel(BackwardArguments<T> p, int rounds_in_split, float* pooled_key_sums, float* pooled_value_sums) {
@@ -419,9 +387,8 @@ __device__ __forceinline__ void multiply_channels(
   if constexpr (kGroups % 2) multiply_add(products, a[kGroups - 1], b[kGroups - 1]);
 }
 
-// Writes the indices of all pairs (query row, pooled row), sorted by their row of the bias, which `rows` has, and the
-// range of each row. A warp has a row. Each lane reads its share of the pairs twice: first to count those of earlier
-// rows and of its own, then to write the latter.
+// Writes the indices of all pairs (query row, pooled row), sorted by their row of the bias, and the range of each
+// row. A warp has a row. Each lane reads its share of the pairs twice: to count, then to write.
 __global__ void __launch_bounds__(kThreads)
     pairs_kernel(const int64_t* rows, int count, int bias_rows, int* pairs, Range* ranges) {
   const int lane = threadIdx.x % kWarpSize, row = blockIdx.x * kWarps + threadIdx.x / kWarpSize;
@@ -449,8 +416,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kBiasTiles = 2;  // the tiles of pooled columns in a block of pooled_bias_kernel
 
-// A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns, and
-// sums over the pairs of the row.
+// A block sums over the pairs of one row of the bias, for 64 columns of queries and some tiles of pooled columns.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges) {
@@ -536,8 +502,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   }
 }
 
-// The number of blocks of pooled_kernel that fills a large GPU, whatever the number of pooled keys. It is the same on
-// every GPU, so that the order of the sums is, too.
+// The blocks of pooled_kernel that fill a large GPU: the same on every GPU, for the order of the sums.
 constexpr int64_t kPooledBlocks = 512;
 
 }  // namespace
@@ -546,9 +511,8 @@ std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number) {
   const auto integers = rows.options().dtype(kInt);
   Tensor pairs = empty({rows.numel()}, integers), ranges = empty({number, 2}, integers);
   launch(
-      pairs_kernel, dim3(divide_up(number, kWarps)), kThreads, 0, rows.const_data_ptr<int64_t>(),
-      static_cast<int>(pairs.numel()), static_cast<int>(number), pairs.mutable_data_ptr<int>(),
-      static_cast<Range*>(ranges.mutable_data_ptr()));
+      pairs_kernel, dim3(divide_up(number, kWarps)), kThreads, 0, rows, static_cast<int>(pairs.numel()),
+      static_cast<int>(number), pairs, ranges);
   return {pairs, ranges};
 }
 
@@ -569,9 +533,9 @@ Inputs aggregated_attention_backward_sums(
     const Tensor& any_rounding) {
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
-  const Tensor grad_output = tokens_for_kernels(any_grad_output), output = for_kernels(any_output);
-  const Tensor logsumexp = for_kernels(any_logsumexp), rounding = for_kernels(any_rounding);
-  const Tensor bias_of_keys = for_kernels(in_whole_runs(any_inputs.pooled_bias.transpose(2, 3)));
+  const Tensor grad_output = tokens_for_kernels(any_grad_output), output = dense(any_output);
+  const Tensor logsumexp = dense(any_logsumexp), rounding = dense(any_rounding);
+  const Tensor bias_of_keys = dense(in_whole_runs(any_inputs.pooled_bias.transpose(2, 3)));
   const Sizes<int64_t> s(inputs);
   Inputs grad;
   grad.query = empty_like(any_inputs.query);
@@ -584,17 +548,17 @@ Inputs aggregated_attention_backward_sums(
 
   const auto sorted = pairs_by_row(inputs.pooled_bias_rows, s.bias_rows);
   const Tensor &pairs = std::get<0>(sorted), &ranges = std::get<1>(sorted);
-  for_dtype(inputs.query.scalar_type(), [&](auto zero) {
+  for_float_dtypes(inputs.query, [&](auto zero) {
     using T = decltype(zero);
     const BackwardArguments<T> p{
         Arguments<T>(inputs),
-        grad_output.const_data_ptr<T>(),
-        output.const_data_ptr<T>(),
-        sizeof(T) == 2 ? rounding.const_data_ptr<T>() : nullptr,
+        DataOf{grad_output},
+        DataOf{output},
+        DataOf{sizeof(T) == 2 ? rounding : Tensor()},
         Arguments<T>::stride_of(grad_output),
-        logsumexp.const_data_ptr<float>(),
-        bias_of_keys.const_data_ptr<T>(),
-        static_cast<Statistics*>(statistics.mutable_data_ptr()),
+        DataOf{logsumexp},
+        DataOf{bias_of_keys},
+        DataOf{statistics},
         pointers_to<MutablePointers<T>>(grad)};
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
@@ -603,9 +567,7 @@ Inputs aggregated_attention_backward_sums(
       const dim3 over_image = blocks_over_image(p);
       const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
       const Tensor window_bias_sums = empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
-      launch(
-          query_kernel<kGroups, kWindow, T>, over_image, kThreads, std::max(window, staged), p,
-          window_bias_sums.mutable_data_ptr<float>());
+      launch(query_kernel<kGroups, kWindow, T>, over_image, kThreads, std::max(window, staged), p, window_bias_sums);
       grad.window_bias = window_bias_sums.sum({0, 1});
       launch(window_kernel<kGroups, kWindow, T>, over_image, kThreads, 0, p);
 
@@ -620,14 +582,13 @@ Inputs aggregated_attention_backward_sums(
       grad.pooled_value = empty_like(grad.pooled_key);
       launch(
           pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads, staged, p,
-          static_cast<int>(rounds_in_split), grad.pooled_key.mutable_data_ptr<float>(),
-          grad.pooled_value.mutable_data_ptr<float>());
+          static_cast<int>(rounds_in_split), grad.pooled_key, grad.pooled_value);
 
       const int64_t column_blocks = divide_up(s.width, 16 * kWarps);
       const int64_t pooled_blocks = divide_up(s.pooled_width, kBiasTiles * kTile);
       launch(
           pooled_bias_kernel<kGroups, T>, dim3(s.bias_rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
-          pairs.const_data_ptr<int>(), static_cast<const Range*>(ranges.const_data_ptr()));
+          pairs, ranges);
     });
   });
   return grad;

@@ -2,8 +2,6 @@
 
 #include "cuda/aggregated_attention.cuh"
 
-#include <algorithm>
-
 namespace bioattn_mm {
 namespace {
 
@@ -22,8 +20,7 @@ __device__ __forceinline__ void check_bias_rows(const Arguments<T>& p, const Pla
   BIOATTN_KERNEL_ASSERT(__all_sync(kFullWarp, exist), "pooled_bias_rows has a row that pooled_bias has not");
 }
 
-// The softmax of the lane's two queries over the keys so far: `total` is the sum of 2^(kLog2e * logit - shift), and
-// `shift` the highest kLog2e * logit.
+// The softmax of two queries over the keys so far: `total` sums 2^(kLog2e * logit - shift), `shift` is the maximum.
 struct OnlineSoftmax {
   // Turns the logits of kCount tiles into weights, and scales the sums of values so far to the new shift.
   template <int kGroups, typename T, int kCount>
@@ -60,15 +57,9 @@ __device__ __forceinline__ void attend_to_pooled_keys(
     OnlineSoftmax& softmax, float (&sums)[kGroups][4], const Arguments<T>& p, const Place& place,
     const Pair<T> (&query)[kGroups][2], char* shared_memory) {
   const Grid& keys = p.pooled_keys;
-  const Run begin;
-  Stage<kGroups, T> stage(
-      shared_memory, keys, begin,
-      offset_pointer(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
-      p.stride.pooled_key,
-      offset_pointer(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
-      p.stride.pooled_value);
+  auto stage = stage_of_pooled_tokens<kGroups>(shared_memory, p, place);
   const RunBias<T> bias = bias_of_queries(p, place);
-  Run run = begin.behind(keys, place.t);
+  Run run = Run().behind(keys, place.t);
   stage.copy(keys, 0, p.channels);
 #pragma unroll 1
   for (int first = 0, buffer = 0; first < keys.runs; first += kTiles<T>, buffer ^= 1) {
@@ -105,8 +96,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
   if (p.pooled_keys.runs > 0) attend_to_pooled_keys(softmax, sums, p, place, query, shared_memory);
   __syncthreads();
 
-  // The window part has logits, then weights, of the sixteen queries of the warp; logits are -inf outside of the
-  // image.
+  // The window part has logits, then weights, of the warp's queries; logits are -inf outside of the image.
   const int window = window_of<kWindow>(p), offsets = window * window;
   float* const window_weights = reinterpret_cast<float*>(shared_memory) + place.warp * kWarpQueries * offsets;
 #pragma unroll kWindow ? 8 : 1
@@ -173,22 +163,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
       own_weights[r][o] = own_weights[r][o] * inverse[r] + static_cast<float>(own_token_weights[r][o]);
   });
   __syncwarp();
-  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
-    Pair<T> value[kGroups];
-    load_channels(value, offset_pointer(values, token, value_stride), p.channels);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      int in_window = inside && (r == 0 ? dy < window : dy > 0);
-      optimisation_barrier(in_window);
-      // The load needs no branch: beyond the window it finds other weights of the warp.
-      const float loaded = own_weights[r][(dy - r) * window + dx], weight = in_window ? loaded : 0;
-#pragma unroll
-      for (int c = 0; c < kGroups; ++c) {
-        sums[c][2 * r] = fmaf(weight, static_cast<float>(value[c].x), sums[c][2 * r]);
-        sums[c][2 * r + 1] = fmaf(weight, static_cast<float>(value[c].y), sums[c][2 * r + 1]);
-      }
-    }
-  });
+  add_windows<kWindow>(sums, p, place, values, value_stride, own_weights);
   const int stride = p.heads * p.channels * static_cast<int>(sizeof(T));
   store_rows(output + place.channel, sums, place.token, place.inside, stride, p.channels);
   if (rounding != nullptr) {
@@ -214,7 +189,7 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
   Tensor output = empty(query.sizes(), query.options());
   const Tensor rounding = empty_rounding(query, for_backward);
   Tensor logsumexp = empty(query.sizes().slice(0, 4), query.options().dtype(kFloat));
-  for_dtype(query.scalar_type(), [&](auto zero) {
+  for_float_dtypes(query, [&](auto zero) {
     using T = decltype(zero);
     const Arguments<T> p(inputs);
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
@@ -222,8 +197,7 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
       const int window = kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
       launch(
           forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads,
-          std::max(Stage<kGroups, T>::kBytes, window), p, output.mutable_data_ptr<T>(),
-          logsumexp.mutable_data_ptr<float>(), rounding.numel() ? rounding.mutable_data_ptr<T>() : nullptr);
+          std::max(Stage<kGroups, T>::kBytes, window), p, output, logsumexp, rounding.numel() ? rounding : Tensor());
     });
   });
   return {output, logsumexp, rounding};

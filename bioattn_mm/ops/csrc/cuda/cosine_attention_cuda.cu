@@ -1,9 +1,5 @@
-// Aggregated attention from the projections on, on a GPU: its inputs are computed from the projections, and the
-// gradients of the projections from those of its inputs.
-//
-// Each token and head has one thread, with all channels in registers. The backward pass computes the unit vectors
-// again instead of saving them. Sums over the tokens have one order, whatever the GPU, so results repeat to the last
-// bit.
+// Aggregated attention from the projections on, on a GPU: each token and head has one thread, with all channels in
+// registers. Sums over the tokens have one order, whatever the GPU: results repeat to the last bit.
 
 #include "cosine_attention.h"
 
@@ -89,13 +85,17 @@ struct Channels {
 
 // The projected queries and the parameters that they are scaled by.
 template <typename T>
-struct Queries {
-  const T* query;                                              // (B, H, W, heads, d)
-  const float *scale, *embedding;                              // (heads), (heads, d)
-  const float *tokens, *token_bias;                            // (heads, d, k * k), (heads, k * k)
-  int number, height, width, heads, channels, window, pooled;  // tokens of all images, pooled tokens of one
+struct Queries : WindowSizes<int> {
+  explicit Queries(const CosineInputs& inputs)
+      : WindowSizes<int>(inputs.query, inputs.window_bias.size(1)),
+        query(DataOf{inputs.query}),
+        scale(DataOf{inputs.scale}),
+        embedding(DataOf{inputs.query_embedding}),
+        tokens(DataOf{inputs.tokens}),
+        token_bias(DataOf{inputs.token_bias}),
+        number(batch * height * width),
+        pooled(inputs.pooled_key_value.size(1) * inputs.pooled_key_value.size(2)) {}
 
-  __host__ __device__ int offsets() const { return window * window; }
   __device__ int64_t place(int token, int head) const { return static_cast<int64_t>(token) * heads + head; }
 
   // The logarithm of the number of a query's keys: those of its window inside of the image, and the pooled ones.
@@ -107,14 +107,19 @@ struct Queries {
     };
     return logf(static_cast<float>(inside(row, height) * inside(column, width) + pooled));
   }
+
+  const T* query;                    // (B, H, W, heads, d)
+  const float *scale, *embedding;    // (heads), (heads, d)
+  const float *tokens, *token_bias;  // (heads, d, k * k), (heads, k * k)
+  int number, pooled;                // tokens of all images, pooled tokens of one
 };
 
 // The parameters of a head in shared memory: learnable tokens (k * k, d), their biases and the query embedding.
 struct HeadParameters {
   template <typename T>
   __device__ HeadParameters(const Queries<T>& q, int head, float* memory)
-      : tokens(memory), embedding(memory + q.offsets() * q.channels), token_bias(embedding + q.channels) {
-    const int offsets = q.offsets(), count = offsets * q.channels;
+      : tokens(memory), embedding(memory + q.offsets * q.channels), token_bias(embedding + q.channels) {
+    const int offsets = q.offsets, count = offsets * q.channels;
     for (int i = threadIdx.x; i < count; i += kThreads)
       tokens[i % offsets * q.channels + i / offsets] = q.tokens[head * count + i];
     for (int i = threadIdx.x; i < q.channels; i += kThreads) embedding[i] = q.embedding[head * q.channels + i];
@@ -132,7 +137,7 @@ struct HeadParameters {
 // Writes scaled queries and the weights of the learnable tokens. Blocks are (tokens, heads).
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads) scaled_queries_kernel(Queries<T> q, T* scaled, T* token_weights) {
-  const int head = blockIdx.y, token = blockIdx.x * kThreads + threadIdx.x, offsets = q.offsets();
+  const int head = blockIdx.y, token = blockIdx.x * kThreads + threadIdx.x, offsets = q.offsets;
   const HeadParameters parameters(q, head, reinterpret_cast<float*>(block_memory()));
   __syncthreads();
   if (token >= q.number) return;
@@ -152,8 +157,7 @@ __global__ void __launch_bounds__(kThreads) scaled_queries_kernel(Queries<T> q, 
   query.store(scaled + q.place(token, head) * q.channels, q.channels);
 }
 
-// The shared memory of a block of the next kernel: the head's parameters and, in lines with one element for each
-// token of the block, the factors and summands of the sums.
+// The shared memory of the next kernel: the head's parameters, and lines of factors with an element for each token.
 struct GradientMemory {
   GradientMemory(int offsets, int channels)
       : sums(offsets * channels + channels + offsets + 1), lines(2 * channels + offsets + 1) {
@@ -174,20 +178,19 @@ struct GradientMemory {
   int tokens, bytes;
 };
 
-// The number of groups of tokens whose sums are added up at the end, the same on every GPU. Tests have fewer tokens,
-// and define fewer groups.
+// The groups of tokens whose sums are added up at the end, the same on every GPU. Tests define fewer.
 #ifndef BIOATTN_SUM_BLOCKS
 #define BIOATTN_SUM_BLOCKS 256
 #endif
 constexpr int kSumBlocks = BIOATTN_SUM_BLOCKS;
 
-// Writes the gradients of the projected queries and, for each block and head, sums for those of the parameters.
-// Blocks are (groups of tokens, heads).
+// Writes the gradients of the projected queries, and the sums of each block (group of tokens, head) for the
+// parameters.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads) query_gradients_kernel(
     Queries<T> q, const T* grad_scaled, const T* grad_token_weights, T* grad_query, float* sums, GradientMemory m) {
   using Vectors = Channels<kGroups>;
-  const int head = blockIdx.y, offsets = q.offsets(), stride = m.stride(), own = threadIdx.x;
+  const int head = blockIdx.y, offsets = q.offsets, stride = m.stride(), own = threadIdx.x;
   float* const memory = reinterpret_cast<float*>(block_memory());
   const HeadParameters parameters(q, head, memory);
   float* const units = memory + HeadParameters::size(offsets, q.channels);
@@ -274,8 +277,8 @@ __global__ void __launch_bounds__(kThreads) parameter_gradients_kernel(
   }
 }
 
-// Keys (tokens, 2, heads, d) with their values behind them, and one unit vector (tokens, heads, d) for each key:
-// first those of tokens, then, in blocks of their own, those of pooled tokens.
+// Keys (tokens, 2, heads, d) with values behind them, and their unit vectors (tokens, heads, d): first those of
+// tokens, then, in blocks of their own, those of pooled tokens.
 struct Keys {
   Keys(const CosineInputs& inputs)
       : number(tokens_of(inputs.key_value)),
@@ -293,8 +296,7 @@ struct Keys {
   int number, pooled, heads, channels;
 };
 
-// A thread's key: its offset and that of its value in (tokens, 2, heads, d), and of its unit vector in (tokens,
-// heads, d), of the tokens or of the pooled tokens.
+// The offsets of a thread's key and value in (tokens, 2, heads, d), and of its unit vector in (tokens, heads, d).
 struct KeyPlace {
   __device__ explicit KeyPlace(const Keys& keys) {
     const int block = blockIdx.x, first = keys.blocks_of(keys.number);
@@ -329,8 +331,7 @@ struct KeyGradients {
   int splits;
 };
 
-// Adds up the parts of a gradient, which lie `stride` elements apart. There are hundreds, and they may be far larger
-// than their sum, so what rounding adds to a sum is taken from the next part (Kahan).
+// Adds up the parts of a gradient, `stride` elements apart. They may cancel: Kahan's sum takes each rounding back.
 template <int kGroups>
 __device__ Channels<kGroups> sum_of_parts(const float* first, int64_t stride, int parts, int channels) {
   auto sum = Channels<kGroups>::load(first, channels);
@@ -369,8 +370,8 @@ __global__ void __launch_bounds__(kThreads) key_gradients_kernel(
   gradient(grad.value, grad.pooled_value).store(target + place.value, keys.channels);
 }
 
-// The position bias of each pair (query column, pooled column) from a table (rows, columns), and the bias of the
-// window's offsets in the dtype of the tokens. Blocks are those of a row after the other.
+// The position bias of each pair (query column, pooled column) from a table (rows, columns), and the window's bias,
+// in the dtype of the tokens. Blocks are those of a row after the other.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) biases_kernel(
     const float* table, const int64_t* columns, int64_t rows, int pairs, int num_columns, T* bias,
@@ -401,71 +402,40 @@ __global__ void __launch_bounds__(kThreads) table_gradients_kernel(
 
 unsigned blocks_for(int64_t count) { return static_cast<unsigned>(divide_up(count, kThreads)); }
 
-// The inputs as the kernels read them.
 CosineInputs contiguous(const CosineInputs& inputs) {
-  return {
-      for_kernels(inputs.query),
-      for_kernels(inputs.key_value),
-      for_kernels(inputs.pooled_key_value),
-      for_kernels(inputs.scale),
-      for_kernels(inputs.query_embedding),
-      for_kernels(inputs.window_bias),
-      for_kernels(inputs.pooled_bias),
-      inputs.pooled_bias_rows,
-      for_kernels(inputs.pooled_bias_columns),
-      for_kernels(inputs.tokens),
-      for_kernels(inputs.token_bias)};
-}
-
-template <typename T>
-Queries<T> queries_of(const CosineInputs& inputs) {
-  const auto size = [&](int axis) { return static_cast<int>(inputs.query.size(axis)); };
-  const auto floats = [](const Tensor& tensor) { return tensor.const_data_ptr<float>(); };
-  const WindowSizes<int> sizes(inputs.query, inputs.window_bias.size(1));
-  return {
-      inputs.query.const_data_ptr<T>(),
-      floats(inputs.scale),
-      floats(inputs.query_embedding),
-      floats(inputs.tokens),
-      floats(inputs.token_bias),
-      size(0) * size(1) * size(2),
-      size(1),
-      size(2),
-      size(3),
-      size(4),
-      sizes.window,
-      static_cast<int>(inputs.pooled_key_value.size(1) * inputs.pooled_key_value.size(2))};
+  return {dense(inputs.query),       dense(inputs.key_value),       dense(inputs.pooled_key_value),
+          dense(inputs.scale),       dense(inputs.query_embedding), dense(inputs.window_bias),
+          dense(inputs.pooled_bias), inputs.pooled_bias_rows,       dense(inputs.pooled_bias_columns),
+          dense(inputs.tokens),      dense(inputs.token_bias)};
 }
 
 // The inputs of aggregated attention, from `inputs` as `contiguous` gives them.
 template <int kGroups, typename T>
 Inputs normalised(const CosineInputs& inputs) {
-  const Queries<T> q = queries_of<T>(inputs);
+  const Queries<T> q(inputs);
   const auto tokens = inputs.query.sizes();
   const auto options = inputs.query.options();
   Tensor query = empty(tokens, options);
-  Tensor token_weights = empty({tokens[0], tokens[1], tokens[2], tokens[3], q.offsets()}, options);
+  Tensor token_weights = empty({tokens[0], tokens[1], tokens[2], tokens[3], q.offsets}, options);
   launch(
       scaled_queries_kernel<kGroups, T>, dim3(blocks_for(q.number), q.heads), kThreads,
-      HeadParameters::size(q.offsets(), q.channels) * sizeof(float), q, query.mutable_data_ptr<T>(),
-      token_weights.mutable_data_ptr<T>());
+      HeadParameters::size(q.offsets, q.channels) * sizeof(float), q, query, token_weights);
 
   const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
   Tensor pooled_bias = empty({table.size(0), table.size(1), columns.size(0), columns.size(1)}, options);
   Tensor window_bias = empty(inputs.window_bias.sizes(), options);
   const int64_t rows = table.size(0) * table.size(1);
   launch(
-      biases_kernel<T>, std::max(static_cast<unsigned>(rows * blocks_for(columns.numel())), 1u), kThreads, 0,
-      table.const_data_ptr<float>(), columns.const_data_ptr<int64_t>(), rows, static_cast<int>(columns.numel()),
-      static_cast<int>(table.size(2)), pooled_bias.mutable_data_ptr<T>(), inputs.window_bias.const_data_ptr<float>(),
-      static_cast<int>(window_bias.numel()), window_bias.mutable_data_ptr<T>());
+      biases_kernel<T>, std::max(static_cast<unsigned>(rows * blocks_for(columns.numel())), 1u), kThreads, 0, table,
+      columns, rows, static_cast<int>(columns.numel()), static_cast<int>(table.size(2)), pooled_bias,
+      inputs.window_bias, static_cast<int>(window_bias.numel()), window_bias);
 
   const Tensor key = empty_like(inputs.key_value.select(3, 0)),
                pooled_key = empty_like(inputs.pooled_key_value.select(3, 0));
   const Keys keys(inputs);
   launch(
-      unit_keys_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value.const_data_ptr<T>(),
-      key.mutable_data_ptr<T>(), inputs.pooled_key_value.const_data_ptr<T>(), pooled_key.mutable_data_ptr<T>(), keys);
+      unit_keys_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value, key, inputs.pooled_key_value,
+      pooled_key, keys);
   return {query,       key,         inputs.key_value.select(3, 1), pooled_key,   inputs.pooled_key_value.select(3, 1),
           window_bias, pooled_bias, inputs.pooled_bias_rows,       token_weights};
 }
@@ -473,7 +443,7 @@ Inputs normalised(const CosineInputs& inputs) {
 // Calls function(std::integral_constant<int, kGroups>(), T()) for the inputs' channels and dtype.
 template <typename Function>
 void for_inputs(const CosineInputs& inputs, const Function& function) {
-  for_dtype(inputs.query.scalar_type(), [&](auto zero) {
+  for_float_dtypes(inputs.query, [&](auto zero) {
     for_sizes(inputs.query.size(4), /*window=*/0, [&](auto groups, auto) { function(groups, zero); });
   });
 }
@@ -507,36 +477,32 @@ CosineGradients cosine_attention_backward_cuda(
     grad =
         aggregated_attention_backward_sums(grad_output, normalised<kGroups, T>(inputs), output, logsumexp, rounding);
 
-    const Queries<T> q = queries_of<T>(inputs);
-    const GradientMemory memory(q.offsets(), q.channels);
+    const Queries<T> q(inputs);
+    const GradientMemory memory(q.offsets, q.channels);
     const int blocks = std::min(divide_up(q.number, memory.tokens), kSumBlocks);
     const Tensor sums = empty({blocks, q.heads, memory.sums}, inputs.scale.options());
     launch(
-        query_gradients_kernel<kGroups, T>, dim3(blocks, q.heads), kThreads, memory.bytes, q,
-        grad.query.const_data_ptr<T>(), grad.token_weights.const_data_ptr<T>(), grad_query.mutable_data_ptr<T>(),
-        sums.mutable_data_ptr<float>(), memory);
+        query_gradients_kernel<kGroups, T>, dim3(blocks, q.heads), kThreads, memory.bytes, q, grad.query,
+        grad.token_weights, grad_query, sums, memory);
     const ParameterGradients of_parameters{
-        grad_tokens.mutable_data_ptr<float>(), grad_embedding.mutable_data_ptr<float>(),
-        grad_token_bias.mutable_data_ptr<float>(), grad_scale.mutable_data_ptr<float>()};
+        DataOf{grad_tokens}, DataOf{grad_embedding}, DataOf{grad_token_bias}, DataOf{grad_scale}};
     launch(
-        parameter_gradients_kernel, dim3(blocks_for(memory.sums), q.heads), kThreads, 0, sums.const_data_ptr<float>(),
-        blocks, q.heads, q.channels, q.offsets(), memory.sums, of_parameters);
+        parameter_gradients_kernel, dim3(blocks_for(memory.sums), q.heads), kThreads, 0, sums, blocks, q.heads,
+        q.channels, q.offsets, memory.sums, of_parameters);
     const Keys keys(inputs);
     const KeyGradients<T> of_keys{
-        grad.key.const_data_ptr<T>(), grad.value.const_data_ptr<T>(), grad.pooled_key.const_data_ptr<float>(),
-        grad.pooled_value.const_data_ptr<float>(), static_cast<int>(grad.pooled_key.size(0))};
+        DataOf{grad.key}, DataOf{grad.value}, DataOf{grad.pooled_key}, DataOf{grad.pooled_value},
+        static_cast<int>(grad.pooled_key.size(0))};
     launch(
-        key_gradients_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value.const_data_ptr<T>(),
-        inputs.pooled_key_value.const_data_ptr<T>(), of_keys, grad_key_value.mutable_data_ptr<T>(),
-        grad_pooled_key_value.mutable_data_ptr<T>(), keys);
+        key_gradients_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value, inputs.pooled_key_value,
+        of_keys, grad_key_value, grad_pooled_key_value, keys);
 
     const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
     const auto [order, ranges] = pairs_by_row(columns, table.size(2));
     launch(
         table_gradients_kernel<T>, static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))),
-        kThreads, 0, grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
-        static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
-        static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
+        kThreads, 0, grad.pooled_bias, order, ranges, static_cast<int>(columns.numel()),
+        static_cast<int>(table.size(2)), grad_table);
   });
   return {grad_query,       grad_key_value, grad_pooled_key_value, grad_scale,     grad_embedding,
           grad.window_bias, grad_table,     grad_tokens,           grad_token_bias};

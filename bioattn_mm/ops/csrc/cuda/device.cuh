@@ -1,28 +1,22 @@
-// The steps that a warp computes together: small matrix products, sums, and copies to shared memory, in the tensor
-// cores' layout.
+// What a warp computes together, in the tensor cores' layout: small matrix products, sums, copies to shared memory.
 //
-// Matrices are spread over a warp as mma.sync expects. With g = lane / 4 and t = lane % 4, a lane holds
-//   of an accumulator (16 x 8): rows g and g + 8 at columns 2t and 2t + 1, as c[0], c[1] and c[2], c[3];
-//   of a left factor (16 x 8 for each step): rows g and g + 8 at columns 2t and 2t + 1, as pairs a[0] and a[1];
-//   of a right factor (8 x 8 for each step): column g at rows 2t and 2t + 1, as one pair.
-// An accumulator rounded to pairs therefore is a left factor, and a lane always has the same two of eight channels.
+// Matrices are spread over a warp as mma.sync expects. With g = lane / 4 and t = lane % 4, a lane holds:
+// of an accumulator (16 x 8) rows g and g + 8 at columns 2t and 2t + 1, as c[0], c[1] and c[2], c[3];
+// of a left factor (16 x 8 for each step) rows g and g + 8 at columns 2t and 2t + 1, as pairs a[0] and a[1];
+// of a right factor (8 x 8 for each step) column g at rows 2t and 2t + 1, as one pair.
+// An accumulator rounded to pairs is a left factor, and a lane always has the same two of eight channels.
 #pragma once
 
-#include <torch/headeronly/util/BFloat16.h>
-#include <torch/headeronly/util/Half.h>
+#include "../tensor.h"
 
 #include <cuda_runtime.h>
-
-#include <cstdint>
-#include <type_traits>
 
 namespace bioattn_mm {
 
 constexpr int kWarpSize = 32;
 constexpr unsigned kFullWarp = 0xffffffffu;
 
-// The compute capability that is compiled for, times 100: 750 for 7.5. The command line defines it where the kernels
-// are compiled for something else than a GPU.
+// The compute capability that is compiled for, times 100; the emulation of a GPU defines it.
 #if !defined(BIOATTN_CAPABILITY) && defined(__CUDA_ARCH__)
 #define BIOATTN_CAPABILITY __CUDA_ARCH__
 #elif !defined(BIOATTN_CAPABILITY)
@@ -39,8 +33,8 @@ __device__ __forceinline__ char* block_memory() {
   return shared_memory;
 }
 
-// The sum of a column of a matrix, (rows, columns). The threads of a block, kWarps warps, have kWarpSize neighbouring
-// columns: a lane has a column, and each warp every kWarps-th row. The first warp has the sums, which have one order.
+// The sum of a column of a matrix, (rows, columns), in one order: a lane of the block's kWarps warps has a column,
+// each warp every kWarps-th row, and the first warp the sums.
 template <int kWarps>
 struct ColumnSum {
   static constexpr size_t kSharedBytes = sizeof(float[kWarps][kWarpSize]);
@@ -70,12 +64,18 @@ struct alignas(2 * sizeof(T)) Pair {
   T x, y;
 };
 
-// Neighbours in memory of sixteen bytes, the most that a lane loads and stores at once.
-template <typename T>
-struct alignas(16) Chunk {
-  static constexpr int kSize = 16 / sizeof(T);
+// Neighbours in memory that are loaded and stored at once: sixteen bytes, the most for a lane, or fewer.
+template <typename T, int kCount = 16 / sizeof(T)>
+struct alignas(kCount * sizeof(T)) Chunk {
+  static constexpr int kSize = kCount;
   T elements[kSize];
 };
+
+// Calls function(T()) for the dtypes that kernels compute in float32.
+template <typename Function>
+void for_float_dtypes(const Tensor& tensor, const Function& function) {
+  dispatch<float, c10::Half, c10::BFloat16>(tensor.scalar_type(), function);
+}
 
 template <typename T>
 __device__ __forceinline__ Pair<T> load_pair(const T* address) {
@@ -119,9 +119,7 @@ __device__ __forceinline__ float add_dot(float sum, const Pair<T>& a, const Pair
   return fmaf(static_cast<float>(a.y), static_cast<float>(b.y), sum);
 }
 
-// An optimisation barrier for integers and for addresses in global memory: they stay in registers, because the
-// compiler does not see how they were computed. So it neither computes them again in every round of a loop nor makes
-// branches.
+// An optimisation barrier: integers and global addresses stay in registers, instead of being computed again.
 __device__ __forceinline__ void optimisation_barrier(int& number) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+r"(number));
@@ -192,8 +190,7 @@ __device__ __forceinline__ float quad_sums(const float (&x)[4], int t) {
   return (upper ? high : low) + __shfl_xor_sync(kFullWarp, upper ? low : high, 2);
 }
 
-// Exponentials are powers of two, which is what a GPU computes: exp(x) = power_of_two(kLog2e * x). One instruction,
-// with a relative error of 2^-22; a result below 2^-126 is 0.
+// exp(x) = power_of_two(kLog2e * x): one instruction, relative error 2^-22; a result below 2^-126 is 0.
 constexpr float kLog2e = 1.44269504f;
 
 __device__ __forceinline__ float power_of_two(float x) {
@@ -222,8 +219,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies sixteen bytes from global to shared memory, or writes zeros there. The bytes are there for this thread after
-// `wait_for_copies`, and for the others after a barrier behind it.
+// Copies sixteen bytes, or zeros, to shared memory. This thread sees them after `wait_for_copies`, others after a
+// barrier.
 __device__ __forceinline__ void copy_to_shared(void* target, const void* source, bool exists) {
 #if BIOATTN_CAPABILITY >= 800
   const uint32_t address = shared_address(target), size = exists ? 16 : 0;
@@ -240,9 +237,8 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// Loads four matrices of 8 x 8 elements in half precision from shared memory: lane l gives the address of row l % 8
-// of matrix l / 8. A lane gets row g at columns 2t and 2t + 1 of each matrix; if transposed, rows 2t and 2t + 1 at
-// column g.
+// Loads four matrices of 8 x 8 elements in half precision: lane l gives the address of row l % 8 of matrix l / 8, and
+// gets row g at columns 2t and 2t + 1 of each; if transposed, rows 2t and 2t + 1 at column g.
 template <bool kTransposed, typename T>
 __device__ __forceinline__ void load_matrices(Pair<T> (&matrices)[4], const T* row) {
   static_assert(sizeof(T) == 2);
@@ -262,50 +258,44 @@ __device__ __forceinline__ void load_matrices(Pair<T> (&matrices)[4], const T* r
   for (int n = 0; n < 4; ++n) matrices[n] = pair_of<T>(words[n]);
 }
 
-// c (16 x 8) += a (16 x 8) b (8 x 8) on the tensor cores. Volatile, because all lanes must execute it together: the
-// compiler must not move it into a branch that some of them do not take.
-__device__ __forceinline__ void tensor_core_product(
-    float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half>& b) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
-}
-
-__device__ __forceinline__ void tensor_core_product(
-    float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16>& b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
+// c (16 x 8) += a (16 x 8) b (8 x 8) on the tensor cores. Volatile, so that the compiler does not move it into a
+// branch: all lanes must execute it together.
+template <typename T>
+__device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<T> (&a)[2], const Pair<T>& b) {
+  if constexpr (std::is_same_v<T, c10::Half>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
 // The same for a step of sixteen, at twice the rate of two steps of eight; since compute capability 8.0.
+template <typename T>
 __device__ __forceinline__ void tensor_core_product(
-    float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half> (&next_a)[2], const Pair<c10::Half>& b,
-    const Pair<c10::Half>& next_b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
-        "r"(bits(next_b)));
+    float (&c)[4], const Pair<T> (&a)[2], const Pair<T> (&next_a)[2], const Pair<T>& b, const Pair<T>& next_b) {
+  if constexpr (std::is_same_v<T, c10::Half>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
+          "r"(bits(next_b)));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
+          "r"(bits(next_b)));
 }
 
-__device__ __forceinline__ void tensor_core_product(
-    float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16> (&next_a)[2],
-    const Pair<c10::BFloat16>& b, const Pair<c10::BFloat16>& next_b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
-        "r"(bits(next_b)));
-}
-
-// float32 as two tf32 parts each: three products keep all but about 2^-22 of the result. The high part is rounded to
-// nearest, ties away from zero: the tensor core itself cuts bits off, which would make every product a little
-// smaller. A NaN may lose its bits in the high part, and stays in the low one. The tensor core counts the summed
-// dimension t, t + 4; here these are the neighbours 2t, 2t + 1 in both factors, which is the same sum.
+// float32 as two tf32 parts each: three products keep all but about 2^-22. The high part is rounded to nearest; the
+// tensor core would cut bits off. Its summed dimension t, t + 4 is 2t, 2t + 1 here, in both factors.
 __device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<float> (&a)[2], const Pair<float>& b) {
   const auto high = [](float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; };
   const auto low = [&](float x) { return __float_as_uint(x - __uint_as_float(high(x))); };
@@ -324,8 +314,8 @@ __device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<fl
   product(high_a, high_b);
 }
 
-// The product without tensor cores, in ordinary arithmetic: a row's factors come from its four lanes. It is not
-// inlined, because a kernel has up to a hundred of these; arguments and result then pass in registers.
+// The product without tensor cores, not inlined because a kernel has up to a hundred: a quad's lanes have a row's
+// factors.
 struct Accumulator {
   float c[4];
 };

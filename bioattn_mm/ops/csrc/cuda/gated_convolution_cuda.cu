@@ -1,20 +1,13 @@
-// ConvGLU's gate on a GPU: convolution, GELU and product in one pass over the tokens.
-//
-// The forward pass is one kernel launch, the backward pass three. A lane has two neighbouring channels; a warp goes
-// along a row of tokens with the 3 x 3 window in registers; the warps of a block have rows below each other, so that
-// each finds two of its three rows in the cache. The backward pass computes the convolution again: `features_kernel`
-// gives the gradients of the features and of the convolution's output, and `gate_kernel` takes the latter back
-// through the convolution. The gradients of the parameters are sums over all tokens, in one order, so that results
-// repeat to the last bit: each block adds up what its tile gives, and `sums_kernel` adds up the tiles.
+// ConvGLU's gate on a GPU: convolution, GELU and product in one pass over the tokens. A lane has two channels; a warp
+// goes along a row with the 3 x 3 window in registers; the warps of a block have rows below each other and share the
+// cache.
+// Backward, `features_kernel` gives the gradients of features and convolution, `gate_kernel` takes the latter back
+// through the convolution, and `sums_kernel` adds up the parameters' gradients of the tiles, always in one order.
 
 #include "gated_convolution.h"
 
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
-
-#include <cmath>
-#include <cstdint>
-#include <type_traits>
 
 namespace bioattn_mm {
 namespace {
@@ -24,8 +17,7 @@ constexpr int kColumns = 16;              // columns of a tile, which has kWarps
 constexpr int kChannels = 2 * kWarpSize;  // channels of a block
 constexpr int kTaps = 9;
 
-// The lines of the sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias,
-// and of x_bias at the features and at the gate.
+// The lines of the sums over the tokens, (tiles, kSums, C): the gradients of weight (one a tap), bias and x_bias.
 enum { kOfBias = kTaps, kOfFeatures, kOfGate, kSums };
 
 struct Sizes {
@@ -33,16 +25,14 @@ struct Sizes {
       : batch(static_cast<int>(x.size(0))),
         height(static_cast<int>(x.size(1))),
         width(static_cast<int>(x.size(2))),
-        channels(static_cast<int>(x.size(3) / 2)),
-        groups(divide_up(channels, kChannels)),
-        tile_rows(divide_up(height, kWarps)),
-        tile_columns(divide_up(width, kColumns)) {}
+        channels(static_cast<int>(x.size(3) / 2)) {}
 
   int tiles() const { return batch * tile_rows * tile_columns; }
   int blocks() const { return tiles() * groups; }
 
   int batch, height, width, channels;
-  int groups, tile_rows, tile_columns;  // numbers of groups of channels, and of tiles
+  int groups = divide_up(channels, kChannels);
+  int tile_rows = divide_up(height, kWarps), tile_columns = divide_up(width, kColumns);
 };
 
 // The parameters, in float32; `x_bias` may be null.
@@ -101,8 +91,7 @@ struct Place {
   bool exists;
 };
 
-// The taps of a lane's channels. The block loads all of them through shared memory, because the taps of neighbouring
-// lanes are apart in global memory.
+// The taps of a lane's channels. The block loads all of them through shared memory, to load neighbours together.
 template <bool kReversed>
 struct Taps {
   // All threads of the block call it. `shared` holds kChannels * kTaps elements.
@@ -188,9 +177,8 @@ struct Window {
   Channels x[3][3] = {};
 };
 
-// Goes along a piece of a row. Each column is loaded while the one before is computed, to hide the latency of the
-// memory. After three columns the window has the same registers again, so that a loop with three columns in a round
-// copies none.
+// Goes along a piece of a row, loading each column while the one before is computed. After three columns the window
+// has the same registers again: a loop with three columns in a round copies none.
 template <int kInARound, typename Load, typename Step>
 __device__ __forceinline__ void walk(const Place& place, const Load& load, const Step& step) {
   auto next = load(place.first);
@@ -202,7 +190,6 @@ __device__ __forceinline__ void walk(const Place& place, const Load& load, const
   }
 }
 
-// The convolution at one of the channels.
 template <bool kReversed, typename T>
 __device__ __forceinline__ float convolved(
     const Taps<kReversed>& taps, const Window<T>& window, const Channels& bias, int channel) {
@@ -264,8 +251,7 @@ __device__ __forceinline__ void store_sums(
   }
 }
 
-// Writes the gradients of the features, in (B, H, W, 2 C) beside those of the gate, and of the convolution's output,
-// (B, H, W, C), and all sums but that of the gate.
+// Writes the gradients of features and convolution, and all sums but the gate's.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) features_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ x, Parameters parameters, T* __restrict__ grad_x,
@@ -312,8 +298,7 @@ __global__ void __launch_bounds__(kThreads, 2) features_kernel(
   store_sums(sums, reinterpret_cast<float*>(shared + kTapsBytes), parts, 0, place, s);
 }
 
-// Writes the gradient of the gate, in (B, H, W, 2 C) beside that of the features, by the transposed convolution,
-// whose taps are reversed.
+// Writes the gradient of the gate, beside that of the features, by the transposed convolution.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) gate_kernel(
     const T* __restrict__ grad_convolution, const float* weight, T* __restrict__ grad_x, float* __restrict__ parts,
@@ -344,7 +329,6 @@ struct GradientsOf {
   float *x_bias, *weight, *bias;  // shapes as in `Parameters`
 };
 
-// Adds up the parts over the tiles.
 __global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int tiles, GradientsOf grad, Sizes s) {
   const ColumnSum<kWarps> of_column(parts, tiles, kSums * s.channels);
   if (!of_column.exists) return;
@@ -358,27 +342,8 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int 
     grad.x_bias[line == kOfGate ? channel : s.channels + channel] = sum;
 }
 
-// The parameters as the kernels read them. They have to live as long as the pointers to them.
-struct DenseParameters {
-  DenseParameters(const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias)
-      : x_bias(in_pairs(x_bias)), weight(weight.contiguous()), bias(in_pairs(bias)) {}
-
-  Parameters pointers() const {
-    return {pointer_or_null<float>(x_bias), weight.const_data_ptr<float>(), bias.const_data_ptr<float>()};
-  }
-
-  Tensor x_bias, weight, bias;
-};
-
-// Calls function(T()) with the type of x's elements.
-template <typename Function>
-void for_dtype(const Tensor& x, const Function& function) {
-  if (x.scalar_type() == kFloat) return function(float());
-  if (x.scalar_type() == kHalf) return function(c10::Half());
-  check_value(
-      x.scalar_type() == kBFloat16, "gated_convolution on CUDA takes float32, float16 and bfloat16, got ",
-      x.scalar_type());
-  function(c10::BFloat16());
+Parameters parameters_of(const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
+  return {kernel_argument<const float*>(x_bias), DataOf{weight}, DataOf{bias}};
 }
 
 void check_channels(const Tensor& x) {
@@ -388,53 +353,41 @@ void check_channels(const Tensor& x) {
 }  // namespace
 
 Tensor gated_convolution_forward_cuda(
-    const Tensor& any_x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
-  const DeviceGuard guard(any_x.device());
-  check_channels(any_x);
-  const Tensor x = in_pairs(any_x);
+    const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
+  check_channels(x);
   const Sizes s(x);
-  const DenseParameters parameters(x_bias, weight, bias);
+  const Parameters parameters = parameters_of(x_bias, weight, bias);
   Tensor output = empty({s.batch, s.height, s.width, s.channels}, x.options());
-  for_dtype(x, [&](auto zero) {
+  for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
-    launch(
-        forward_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(0), x.const_data_ptr<T>(), parameters.pointers(),
-        output.mutable_data_ptr<T>(), s);
+    launch(forward_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(0), x, parameters, output, s);
   });
   return output;
 }
 
 GatedConvolutionGradients gated_convolution_backward_cuda(
-    const Tensor& any_grad_output, const Tensor& any_x, const std::optional<Tensor>& x_bias, const Tensor& weight,
+    const Tensor& grad_output, const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight,
     const Tensor& bias) {
-  const DeviceGuard guard(any_x.device());
-  check_channels(any_x);
-  const Tensor x = in_pairs(any_x), grad_output = in_pairs(any_grad_output);
+  check_channels(x);
   const Sizes s(x);
-  const DenseParameters parameters(x_bias, weight, bias);
+  const Parameters parameters = parameters_of(x_bias, weight, bias);
   const auto floats = bias.options();
   Tensor grad_x = empty(x.sizes(), x.options());
   const Tensor grad_convolution = empty(grad_output.sizes(), x.options());
   const Tensor parts = empty({s.tiles(), kSums, s.channels}, floats);
   Tensor grad_x_bias = empty({2 * s.channels}, floats), grad_bias = empty({s.channels}, floats);
   Tensor grad_weight = empty({s.channels, 1, 3, 3}, floats);
-  for_dtype(x, [&](auto zero) {
+  for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
-    const Parameters pointers = parameters.pointers();
     launch(
-        features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1),
-        grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(),
-        grad_convolution.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
-    launch(
-        gate_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(1), grad_convolution.const_data_ptr<T>(),
-        pointers.weight, grad_x.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
+        features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1), grad_output, x, parameters,
+        grad_x, grad_convolution, parts, s);
+    launch(gate_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(1), grad_convolution, weight, grad_x, parts, s);
   });
-  const GradientsOf grad{
-      grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(),
-      grad_bias.mutable_data_ptr<float>()};
+  const GradientsOf grad{DataOf{grad_x_bias}, DataOf{grad_weight}, DataOf{grad_bias}};
   launch(
-      sums_kernel, dim3(divide_up(kSums * s.channels, kWarpSize)), kThreads, ColumnSum<kWarps>::kSharedBytes,
-      parts.const_data_ptr<float>(), s.tiles(), grad, s);
+      sums_kernel, dim3(divide_up(kSums * s.channels, kWarpSize)), kThreads, ColumnSum<kWarps>::kSharedBytes, parts,
+      s.tiles(), grad, s);
   return {grad_x, grad_x_bias, grad_weight, grad_bias};
 }
 

@@ -23,6 +23,8 @@ class DeviceGuard {
   torch::stable::accelerator::DeviceGuard guard_;
 };
 
+#ifdef __CUDACC__  // only nvcc reads the syntax of a launch
+// Launches a kernel; tensors among the arguments become pointers to their data.
 template <typename... Parameters, typename... Arguments>
 void launch(
     void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes, const Arguments&... arguments) {
@@ -30,8 +32,10 @@ void launch(
   void* stream;
   const auto device = torch::stable::accelerator::getCurrentDeviceIndex();
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-  kernel<<<blocks, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(arguments...);
+  kernel<<<blocks, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(
+      kernel_argument<Parameters>(arguments)...);
   check_cuda(cudaGetLastError());
 }
+#endif
 
 }  // namespace bioattn_mm

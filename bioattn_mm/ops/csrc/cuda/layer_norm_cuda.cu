@@ -1,28 +1,18 @@
-// LayerNorm and what is before it on a GPU, in one pass over the tokens: residual and stochastic depth, or GELU and
-// average pooling.
-//
-// A forward pass is one kernel launch, a backward pass two. A warp has a token, and a lane every 32nd pair of its
-// channels; for pooling, a block has the tokens of a cell. The gradients of the parameters are sums over all tokens,
-// in one order, so that results repeat to the last bit: each block adds up what its tokens give, and `sums_kernel`
-// adds up the blocks.
+// LayerNorm and what is before it on a GPU, in one pass: residual and stochastic depth, or GELU and average pooling.
+// A warp has a token, and a lane every 32nd pair of its channels; for pooling, a block has the tokens of a cell. Each
+// block adds up what its tokens give to the parameters' gradients, and `sums_kernel` the blocks, always in one order.
 
 #include "layer_norm.h"
 
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdint>
-
 namespace bioattn_mm {
 namespace {
 
 constexpr int kMaxWarps = 8;
 constexpr int kChannelsOfWarp = 2 * kWarpSize;  // that its lanes have at once
-// The lines of the sums over the tokens, for the gradients of three parameters. The last one is the bias that is
-// added before the norm: to the branch, or to the tokens that are pooled.
+// The lines of the sums for the gradients of three parameters; the last is the bias added before the norm.
 enum { kOfWeight, kOfBias, kOfBiasBefore, kSums };
 constexpr int kSharedBytes = 48 << 10;  // what every GPU gives a block without being asked
 constexpr int kMaxChannels = kSharedBytes / sizeof(float) / kSums;
@@ -41,8 +31,7 @@ int warps_that_fit(int warps, int lines, int channels) {
   return warps;
 }
 
-// The number of blocks whose sums are added up at the end, at most: eight on each multiprocessor of an H100. It is
-// the same on every GPU. Tests have fewer tokens, and define fewer blocks.
+// The most blocks whose sums are added up, on every GPU: eight a multiprocessor of an H100. Tests define fewer.
 #ifdef BIOATTN_SUM_BLOCKS
 constexpr int kSumBlocks = BIOATTN_SUM_BLOCKS;
 #else
@@ -78,8 +67,7 @@ __device__ __forceinline__ float factor_of(const float* factors, int64_t token, 
   return factors ? factors[token / s.tokens_of_image] : 1.0f;
 }
 
-// Writes the norm of a row of channels in shared memory, where each lane reads what it wrote, given the sum of a
-// lane's channels.
+// Writes the norm of a row in shared memory, where each lane reads what it wrote; `total` sums a lane's channels.
 template <typename T>
 __device__ __forceinline__ void store_norm(
     const float* row, float total, const T* weight, const T* bias, float eps, T* output, float* mean, float* rstd,
@@ -116,8 +104,7 @@ struct NormGradient {
     of_output = warp_sum(of_output) / channels, along = warp_sum(along) / channels;
   }
 
-  // Gives the gradient at two neighbouring channels, and what the sums over the tokens need there: the normalised row
-  // and the gradient of the output.
+  // Gives the gradient at two channels, and what the sums need there: the normalised row and the output's gradient.
   __device__ __forceinline__ void at(int c, float (&of_row)[2], float (&unit)[2], float (&g)[2]) const {
     const Pair<T> grad = load_pair(grad_output + c), x = load_pair(row + c), w = load_pair(weight + c);
     const float weights[2] = {float(w.x), float(w.y)};
@@ -176,8 +163,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) forward_kernel(
   store_norm(row, total, weight, bias, eps, output + start, mean + token, rstd + token, s.channels);
 }
 
-// Writes the gradients of x and of the branch and, for each block, the sums for those of the parameters: (blocks,
-// kSums, C). `grad_sum` and `factors` may be null.
+// Writes the gradients of x and branch, and each block's sums (blocks, kSums, C). grad_sum and factors may be null.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize) backward_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ grad_sum, const T* __restrict__ sum, const float* mean,
@@ -218,7 +204,6 @@ struct GradientsOf {
   T* lines[kSums];  // in the order of the sums
 };
 
-// Adds up the parts of all blocks.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     sums_kernel(const float* parts, int blocks, GradientsOf<T> grad, int channels) {
@@ -289,8 +274,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_kernel(
   store_norm(shared, total, weight, bias, eps, output + start, mean + cell, rstd + cell, channels);
 }
 
-// Writes the gradient of x and, for each block, the sums for those of the parameters: (blocks, kSums, C). A block has
-// some cells, one after the other, because its warps share the tokens of a cell.
+// Writes the gradient of x, and each block's sums (blocks, kSums, C). Its warps share the tokens of each of its
+// cells.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_backward_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ x, const T* x_bias, const T* __restrict__ pooled,
@@ -339,108 +324,83 @@ template <typename T>
 std::array<Tensor, kSums> sums_of(const Tensor& parts, const Tensor& weight) {
   const std::array<Tensor, kSums> sums{empty_like(weight), empty_like(weight), empty_like(weight)};
   GradientsOf<T> grad;
-  for (int line = 0; line < kSums; ++line) grad.lines[line] = sums[line].template mutable_data_ptr<T>();
+  for (int line = 0; line < kSums; ++line) grad.lines[line] = DataOf{sums[line]};
   const int channels = static_cast<int>(parts.size(2));
   launch(
       sums_kernel<T>, dim3(divide_up(kSums * channels, kWarpSize)), kMaxWarps * kWarpSize,
-      ColumnSum<kMaxWarps>::kSharedBytes, parts.const_data_ptr<float>(), static_cast<int>(parts.size(0)), grad,
-      channels);
+      ColumnSum<kMaxWarps>::kSharedBytes, parts, static_cast<int>(parts.size(0)), grad, channels);
   return sums;
 }
 
 }  // namespace
 
 AddNormResults add_norm_forward_cuda(
-    const Tensor& any_x, const Tensor& any_branch, const std::optional<Tensor>& any_branch_bias,
-    const std::optional<Tensor>& any_factor, const Tensor& any_weight, const Tensor& any_bias, double eps) {
-  const DeviceGuard guard(any_x.device());
-  const Sizes s(any_x, 1);
-  const Tensor x = in_pairs(any_x), branch = in_pairs(any_branch), branch_bias = in_pairs(any_branch_bias);
-  const Tensor factor = in_pairs(any_factor), weight = in_pairs(any_weight), bias = in_pairs(any_bias);
+    const Tensor& x, const Tensor& branch, const std::optional<Tensor>& branch_bias,
+    const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps) {
+  const Sizes s(x, 1);
   const Tensor sum = empty_like(x), output = empty_like(x);
   const auto statistics = x.options().dtype(kFloat);
   const Tensor mean = empty(x.sizes().slice(0, 3), statistics), rstd = empty(x.sizes().slice(0, 3), statistics);
-  dispatch<float, c10::Half, c10::BFloat16>(x.scalar_type(), [&](auto zero) {
+  for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
     launch(
         forward_kernel<T>, dim3(static_cast<unsigned>(divide_up(s.tokens, s.warps))), s.warps * kWarpSize,
-        bytes_of_lines(s.warps, 1, s.channels), x.const_data_ptr<T>(), branch.const_data_ptr<T>(),
-        pointer_or_null<T>(branch_bias), pointer_or_null<float>(factor), weight.const_data_ptr<T>(),
-        bias.const_data_ptr<T>(), static_cast<float>(eps), sum.mutable_data_ptr<T>(), output.mutable_data_ptr<T>(),
-        mean.mutable_data_ptr<float>(), rstd.mutable_data_ptr<float>(), s);
+        bytes_of_lines(s.warps, 1, s.channels), x, branch, branch_bias, factor, weight, bias, static_cast<float>(eps),
+        sum, output, mean, rstd, s);
   });
   return {output, sum, mean, rstd};
 }
 
 AddNormGradients add_norm_backward_cuda(
-    const Tensor& any_grad_output, const std::optional<Tensor>& any_grad_sum, const Tensor& any_sum,
-    const Tensor& any_mean, const Tensor& any_rstd, const std::optional<Tensor>& any_factor,
-    const Tensor& any_weight) {
-  const DeviceGuard guard(any_sum.device());
-  const Sizes s(any_sum, kSums);
-  const Tensor grad_output = in_pairs(any_grad_output), grad_sum = in_pairs(any_grad_sum), sum = in_pairs(any_sum);
-  const Tensor mean = any_mean.contiguous(), rstd = any_rstd.contiguous();
-  const Tensor factor = in_pairs(any_factor), weight = in_pairs(any_weight);
+    const Tensor& grad_output, const std::optional<Tensor>& grad_sum, const Tensor& sum, const Tensor& mean,
+    const Tensor& rstd, const std::optional<Tensor>& factor, const Tensor& weight) {
+  const Sizes s(sum, kSums);
   const int tokens_of_warp = static_cast<int>(std::max<int64_t>(divide_up(s.tokens, s.warps * kSumBlocks), 1));
   const int blocks = static_cast<int>(divide_up(s.tokens, s.warps * tokens_of_warp));
   const Tensor parts = empty({blocks, kSums, s.channels}, mean.options());
   const Tensor grad_x = empty_like(sum), grad_branch = empty_like(sum);
   std::array<Tensor, kSums> sums;
-  dispatch<float, c10::Half, c10::BFloat16>(sum.scalar_type(), [&](auto zero) {
+  for_float_dtypes(sum, [&](auto zero) {
     using T = decltype(zero);
     launch(
         backward_kernel<T>, dim3(blocks), s.warps * kWarpSize, bytes_of_lines(s.warps, kSums, s.channels),
-        grad_output.const_data_ptr<T>(), pointer_or_null<T>(grad_sum), sum.const_data_ptr<T>(),
-        mean.const_data_ptr<float>(), rstd.const_data_ptr<float>(), pointer_or_null<float>(factor),
-        weight.const_data_ptr<T>(), grad_x.mutable_data_ptr<T>(), grad_branch.mutable_data_ptr<T>(),
-        parts.mutable_data_ptr<float>(), tokens_of_warp, s);
+        grad_output, grad_sum, sum, mean, rstd, factor, weight, grad_x, grad_branch, parts, tokens_of_warp, s);
     sums = sums_of<T>(parts, weight);
   });
   return {grad_x, grad_branch, sums[kOfBiasBefore], sums[kOfWeight], sums[kOfBias]};
 }
 
 GeluPoolNormResults gelu_pool_norm_forward_cuda(
-    const Tensor& any_x, const Tensor& any_x_bias, const Tensor& any_weight, const Tensor& any_bias, int64_t height,
-    int64_t width, double eps) {
-  const DeviceGuard guard(any_x.device());
-  const Tensor x = in_pairs(any_x), x_bias = in_pairs(any_x_bias), weight = in_pairs(any_weight);
-  const Tensor bias = in_pairs(any_bias);
+    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width,
+    double eps) {
   const Cells cells(x, height, width, 1);
   const Tensor output = empty({x.size(0), height, width, x.size(3)}, x.options()), pooled = empty_like(output);
   const auto statistics = x.options().dtype(kFloat);
   const Tensor mean = empty({x.size(0), height, width}, statistics), rstd = empty_like(mean);
-  dispatch<float, c10::Half, c10::BFloat16>(x.scalar_type(), [&](auto zero) {
+  for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
     launch(
         pool_kernel<T>, dim3(cells.number), cells.warps * kWarpSize, bytes_of_lines(cells.warps, 1, cells.channels),
-        x.const_data_ptr<T>(), x_bias.const_data_ptr<T>(), weight.const_data_ptr<T>(), bias.const_data_ptr<T>(),
-        static_cast<float>(eps), output.mutable_data_ptr<T>(), pooled.mutable_data_ptr<T>(),
-        mean.mutable_data_ptr<float>(), rstd.mutable_data_ptr<float>(), cells);
+        x, x_bias, weight, bias, static_cast<float>(eps), output, pooled, mean, rstd, cells);
   });
   return {output, pooled, mean, rstd};
 }
 
 GeluPoolNormGradients gelu_pool_norm_backward_cuda(
-    const Tensor& any_grad_output, const Tensor& any_x, const Tensor& any_x_bias, const Tensor& any_pooled,
-    const Tensor& any_mean, const Tensor& any_rstd, const Tensor& any_weight) {
-  const DeviceGuard guard(any_x.device());
-  const Tensor grad_output = in_pairs(any_grad_output), x = in_pairs(any_x), x_bias = in_pairs(any_x_bias);
-  const Tensor pooled = in_pairs(any_pooled), weight = in_pairs(any_weight);
-  const Tensor mean = any_mean.contiguous(), rstd = any_rstd.contiguous();
+    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& pooled, const Tensor& mean,
+    const Tensor& rstd, const Tensor& weight) {
   const Cells cells(x, pooled.size(1), pooled.size(2), kSums);
   const int cells_of_block = std::max(divide_up(cells.number, kSumBlocks), 1);
   const int blocks = divide_up(cells.number, cells_of_block);
   const Tensor parts = empty({blocks, kSums, cells.channels}, mean.options());
   const Tensor grad_x = empty_like(x);
   std::array<Tensor, kSums> sums;
-  dispatch<float, c10::Half, c10::BFloat16>(x.scalar_type(), [&](auto zero) {
+  for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
     launch(
         pool_backward_kernel<T>, dim3(blocks), cells.warps * kWarpSize,
-        bytes_of_lines(cells.warps, kSums, cells.channels), grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(),
-        x_bias.const_data_ptr<T>(), pooled.const_data_ptr<T>(), mean.const_data_ptr<float>(),
-        rstd.const_data_ptr<float>(), weight.const_data_ptr<T>(), grad_x.mutable_data_ptr<T>(),
-        parts.mutable_data_ptr<float>(), cells_of_block, cells);
+        bytes_of_lines(cells.warps, kSums, cells.channels), grad_output, x, x_bias, pooled, mean, rstd, weight,
+        grad_x, parts, cells_of_block, cells);
     sums = sums_of<T>(parts, weight);
   });
   return {grad_x, sums[kOfBiasBefore], sums[kOfWeight], sums[kOfBias]};

@@ -1,9 +1,5 @@
-// Table of the log-spaced position bias on a GPU: the hidden activations stay in registers.
-//
-// The forward pass is one kernel launch, the backward pass two, whatever the size and the number of MLPs. Every sum
-// has one order, so that results repeat to the last bit: a thread adds up an element of a table over the hidden
-// units. The gradients of the parameters are sums over the whole table of their MLP: `parts_kernel` adds up each row
-// of it, `gradients_kernel` the rows.
+// Table of the log-spaced position bias on a GPU: the hidden activations stay in registers. `parts_kernel` adds up
+// the parameters' gradients over each row of a table, `gradients_kernel` over the rows, always in one order.
 
 #include "log_cpb.h"
 
@@ -18,6 +14,12 @@ constexpr int kHeads = 4;   // heads that share the computation of an activation
 constexpr int kUnits = 64;  // hidden units that a block of the forward pass stages at a time
 
 struct Sizes {
+  // A row's parts of the gradients are (MLPs, rows, lines, units). The first lines are the gradients of the weight
+  // for each head, the bias being the weight of one more unit of activation 1. The last two are sums of the gradients
+  // of relu's inputs, as they are and times the column's coordinate.
+  __host__ __device__ int lines() const { return heads + 2; }
+  __host__ __device__ int units() const { return hidden + 1; }
+
   int mlps, rows, columns, hidden, heads;  // hidden units and heads of one MLP
 };
 
@@ -53,8 +55,7 @@ __device__ __forceinline__ T relu(T x) {
   return x < T(0) ? T(0) : x;
 }
 
-// A block computes kWarps rows and kWarpSize columns of a table for one group of heads: a warp has a row, a lane a
-// column. Beyond the edges there are zeros.
+// A block computes kWarps rows, one a warp, and kWarpSize columns, one a lane, of a table for a group of heads.
 template <typename T>
 struct TableMemory {
   Group<T> weight[kUnits];
@@ -110,19 +111,8 @@ __global__ void __launch_bounds__(kThreads) table_kernel(const Inputs<T> all, co
   }
 }
 
-// The parts that the rows of a table contribute to the gradients, (MLPs, rows, heads + 2, hidden + 1). The first
-// lines are the gradients of the weight, for each head, with that of the bias behind those of its hidden units: it is
-// the weight of one more unit, whose activation is always 1. The last two lines are sums of the gradients of the
-// inputs of relu, as they are and multiplied by the column's coordinate; they have no element for the additional
-// unit.
-struct PartSizes {
-  int lines, units;
-};
-
-PartSizes part_sizes(const Sizes& s) { return {s.heads + 2, s.hidden + 1}; }
-
-// A warp has a row of the table, a lane a hidden unit. The block goes through the groups of heads and, in each,
-// through the columns, of which it stages kWarpSize at a time.
+// A warp has a row of the table, a lane a hidden unit. The block stages kWarpSize columns of a group of heads at a
+// time.
 template <typename T>
 struct PartsMemory {
   Group<T> grad_table[kWarps][kWarpSize];
@@ -131,17 +121,17 @@ struct PartsMemory {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    parts_kernel(const T* grad_tables, const Inputs<T> all, T* parts, Sizes s, PartSizes p) {
+    parts_kernel(const T* grad_tables, const Inputs<T> all, T* parts, Sizes s) {
   auto& shared = *reinterpret_cast<PartsMemory<T>*>(block_memory());
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int first_row = blockIdx.y * kWarps, row = first_row + warp, unit = blockIdx.x * kWarpSize + lane;
   const int mlp = blockIdx.z;
   const Inputs<T> inputs = all.of_mlp(mlp, s);
   const T* const grad_table = grad_tables + int64_t(mlp) * s.heads * s.rows * s.columns;
-  const bool exists = row < s.rows && unit < s.hidden, is_stored = row < s.rows && unit < p.units;
+  const bool exists = row < s.rows && unit < s.hidden, is_stored = row < s.rows && unit < s.units();
   const T term = exists ? inputs.of_row(row, unit) : T(1);
   const T slope = exists ? inputs.hidden_weight[2 * unit + 1] : T(0);
-  T* const part = parts + (int64_t(mlp) * s.rows + row) * p.lines * p.units + unit;
+  T* const part = parts + (int64_t(mlp) * s.rows + row) * s.lines() * s.units() + unit;
   T sum = 0, sum_of_products = 0;
   for (int first_head = 0; first_head < s.heads; first_head += kHeads) {
     T weight[kHeads], grad_weight[kHeads] = {};
@@ -152,7 +142,6 @@ __global__ void __launch_bounds__(kThreads)
     for (int first = 0; first < s.columns; first += kWarpSize) {
       const int count = s.columns - first;
       for (int i = threadIdx.x; i < kWarps * kWarpSize * kHeads; i += kThreads) {
-        // Neighbours in a warp load neighbours in memory.
         const int column = i % kWarpSize, local = i / kWarpSize % kWarps, k = i / (kWarpSize * kWarps),
                   head = first_head + k;
         const bool inside = column < count && first_row + local < s.rows && head < s.heads;
@@ -179,11 +168,11 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
     }
     for (int k = 0; k < kHeads; ++k)
-      if (is_stored && first_head + k < s.heads) part[(first_head + k) * p.units] = grad_weight[k];
+      if (is_stored && first_head + k < s.heads) part[(first_head + k) * s.units()] = grad_weight[k];
   }
   if (!is_stored) return;
-  part[s.heads * p.units] = sum;
-  part[(s.heads + 1) * p.units] = sum_of_products;
+  part[s.heads * s.units()] = sum;
+  part[(s.heads + 1) * s.units()] = sum_of_products;
 }
 
 template <typename T>
@@ -197,26 +186,25 @@ struct GradientsOf {
   }
 };
 
-// A block adds up a line of an MLP's parts over the rows, each warp every kWarps-th of them. The sum of a line comes
-// as it is, and with each row multiplied by its coordinate.
+// A block adds up a line of an MLP's parts over the rows, as it is and times the rows' coordinates.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    gradients_kernel(const T* parts, const T* vertical, GradientsOf<T> all, Sizes s, PartSizes p) {
+    gradients_kernel(const T* parts, const T* vertical, GradientsOf<T> all, Sizes s) {
   auto& shared = *reinterpret_cast<T(*)[2][kWarps][kWarpSize]>(block_memory());
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int line = blockIdx.y, unit = blockIdx.x * kWarpSize + lane, mlp = blockIdx.z;
   const GradientsOf<T> grad = all.of_mlp(mlp, s);
   T sum = 0, sum_of_products = 0;
 #pragma unroll 4
-  for (int row = warp; row < s.rows && unit < p.units; row += kWarps) {
-    const T part = parts[((int64_t(mlp) * s.rows + row) * p.lines + line) * p.units + unit];
+  for (int row = warp; row < s.rows && unit < s.units(); row += kWarps) {
+    const T part = parts[((int64_t(mlp) * s.rows + row) * s.lines() + line) * s.units() + unit];
     sum += part;
     sum_of_products += part * vertical[row];
   }
   shared[0][warp][lane] = sum;
   shared[1][warp][lane] = sum_of_products;
   __syncthreads();
-  if (warp > 0 || unit >= p.units) return;
+  if (warp > 0 || unit >= s.units()) return;
   for (int other = 1; other < kWarps; ++other) {
     sum += shared[0][other][lane];
     sum_of_products += shared[1][other][lane];
@@ -239,73 +227,50 @@ Sizes sizes_of(const Tensor& vertical, const Tensor& horizontal, const Tensor& w
       static_cast<int>(horizontal.size(0)), static_cast<int>(weight.size(-1)), static_cast<int>(weight.size(-2))};
 }
 
-// Contiguous inputs, which have to live as long as the pointers to them.
-struct Contiguous {
-  Contiguous(
-      const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
-      const Tensor& weight)
-      : vertical(vertical.contiguous()),
-        horizontal(horizontal.contiguous()),
-        hidden_weight(hidden_weight.contiguous()),
-        hidden_bias(hidden_bias.contiguous()),
-        weight(weight.contiguous()) {}
-
-  template <typename T>
-  Inputs<T> pointers() const {
-    return {
-        vertical.const_data_ptr<T>(), horizontal.const_data_ptr<T>(), hidden_weight.const_data_ptr<T>(),
-        hidden_bias.const_data_ptr<T>(), weight.const_data_ptr<T>()};
-  }
-
-  Tensor vertical, horizontal, hidden_weight, hidden_bias, weight;
-};
+template <typename T>
+Inputs<T> inputs_of(
+    const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight) {
+  return {DataOf{vertical}, DataOf{horizontal}, DataOf{hidden_weight}, DataOf{hidden_bias}, DataOf{weight}};
+}
 
 }  // namespace
 
 Tensor log_cpb_table_forward_cuda(
     const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
-    const Tensor& weight, const Tensor& any_bias) {
-  const DeviceGuard guard(vertical.device());
+    const Tensor& weight, const Tensor& bias) {
   const Sizes s = sizes_of(vertical, horizontal, weight);
-  const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
-  const Tensor bias = any_bias.contiguous();
   Tensor table = empty(sizes_of_mlps(weight, {s.heads, s.rows, s.columns}), vertical.options());
   const dim3 blocks(divide_up(s.columns, kWarpSize), divide_up(s.rows, kWarps), s.mlps * divide_up(s.heads, kHeads));
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     launch(
-        table_kernel<scalar_t>, blocks, kThreads, sizeof(TableMemory<scalar_t>), inputs.pointers<scalar_t>(),
-        bias.const_data_ptr<scalar_t>(), table.mutable_data_ptr<scalar_t>(), s);
+        table_kernel<scalar_t>, blocks, kThreads, sizeof(TableMemory<scalar_t>),
+        inputs_of<scalar_t>(vertical, horizontal, hidden_weight, hidden_bias, weight), bias, table, s);
   });
   return table;
 }
 
 LogCPBGradients log_cpb_table_backward_cuda(
-    const Tensor& any_grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
+    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
     const Tensor& hidden_bias, const Tensor& weight) {
-  const DeviceGuard guard(vertical.device());
   const Sizes s = sizes_of(vertical, horizontal, weight);
-  const PartSizes p = part_sizes(s);
-  const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
-  const Tensor grad_table = any_grad_table.contiguous();
   const auto options = weight.options();
-  const Tensor parts = empty({s.mlps, s.rows, p.lines, p.units}, options);
+  const Tensor parts = empty({s.mlps, s.rows, s.lines(), s.units()}, options);
   Tensor grad_hidden_weight = empty_like(hidden_weight), grad_hidden_bias = empty_like(hidden_bias);
   Tensor grad_weight = empty_like(weight), grad_bias = empty(sizes_of_mlps(weight, {s.heads}), options);
-  const int unit_blocks = divide_up(p.units, kWarpSize);
+  const int unit_blocks = divide_up(s.units(), kWarpSize);
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    using T = scalar_t;
-    const Inputs<T> pointers = inputs.pointers<T>();
+    using T = decltype(zero);
+    const Inputs<T> pointers = inputs_of<T>(vertical, horizontal, hidden_weight, hidden_bias, weight);
     launch(
         parts_kernel<T>, dim3(unit_blocks, divide_up(s.rows, kWarps), s.mlps), kThreads, sizeof(PartsMemory<T>),
-        grad_table.const_data_ptr<T>(), pointers, parts.mutable_data_ptr<T>(), s, p);
+        grad_table, pointers, parts, s);
     const GradientsOf<T> grad{
-        grad_hidden_weight.mutable_data_ptr<T>(), grad_hidden_bias.mutable_data_ptr<T>(),
-        grad_weight.mutable_data_ptr<T>(), grad_bias.mutable_data_ptr<T>()};
+        DataOf{grad_hidden_weight}, DataOf{grad_hidden_bias}, DataOf{grad_weight}, DataOf{grad_bias}};
     launch(
-        gradients_kernel<T>, dim3(unit_blocks, p.lines, s.mlps), kThreads, sizeof(T[2][kWarps][kWarpSize]),
-        parts.const_data_ptr<T>(), pointers.vertical, grad, s, p);
+        gradients_kernel<T>, dim3(unit_blocks, s.lines(), s.mlps), kThreads, sizeof(T[2][kWarps][kWarpSize]), parts,
+        vertical, grad, s);
   });
   return {grad_hidden_weight, grad_hidden_bias, grad_weight, grad_bias};
 }

@@ -7,10 +7,9 @@
 #include "../layer_norm.h"
 #include "../log_cpb.h"
 #include "../sliding_window.h"
+#include "cuda/cuda_kernel.h"
 
 #include <cuda_runtime.h>
-
-#include <vector>
 
 namespace bioattn_mm {
 namespace {
@@ -37,8 +36,7 @@ CosineGradients cosine_attention_backward(
 // The compute capabilities that the operators were compiled for, such as "8.0 9.0+PTX".
 std::string cuda_architectures() { return BIOATTN_CUDA_ARCHITECTURES; }
 
-// The release of CUDA that the operators were compiled with, and the last one that the driver runs, such as 13000 and
-// 12080; 0 without a driver.
+// The CUDA releases of compiler and driver, such as 13000 and 12080; 0 without a driver.
 std::vector<int64_t> cuda_releases() {
   int driver = 0;
   cudaDriverGetVersion(&driver);
@@ -56,20 +54,23 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
-  library.impl("add_norm", boxed<add_norm_forward_cuda, check_add_norm>);
-  library.impl("add_norm_backward", boxed<add_norm_backward_cuda, check_add_norm_backward>);
+  library.impl("add_norm", boxed<cuda_kernel<add_norm_forward_cuda>, check_add_norm>);
+  library.impl("add_norm_backward", boxed<cuda_kernel<add_norm_backward_cuda>, check_add_norm_backward>);
   library.impl("aggregated_attention", boxed<aggregated_attention_forward_cuda, check_aggregated_attention>);
   library.impl(
       "aggregated_attention_backward", boxed<aggregated_attention_backward, check_aggregated_attention_backward>);
   library.impl("cosine_attention", boxed<cosine_attention_forward, check_cosine_attention>);
   library.impl("cosine_attention_backward", boxed<cosine_attention_backward, check_cosine_attention_backward>);
-  library.impl("gated_convolution", boxed<gated_convolution_forward_cuda, check_gated_convolution>);
+  library.impl("gated_convolution", boxed<cuda_kernel<gated_convolution_forward_cuda>, check_gated_convolution>);
   library.impl(
-      "gated_convolution_backward", boxed<gated_convolution_backward_cuda, check_gated_convolution_backward>);
-  library.impl("gelu_pool_norm", boxed<gelu_pool_norm_forward_cuda, check_gelu_pool_norm>);
-  library.impl("gelu_pool_norm_backward", boxed<gelu_pool_norm_backward_cuda, check_gelu_pool_norm_backward>);
-  library.impl("log_cpb_table", boxed<log_cpb_table_forward_cuda, check_log_cpb_table>);
-  library.impl("log_cpb_table_backward", boxed<log_cpb_table_backward_cuda, check_log_cpb_table_backward>);
+      "gated_convolution_backward",
+      boxed<cuda_kernel<gated_convolution_backward_cuda>, check_gated_convolution_backward>);
+  library.impl("gelu_pool_norm", boxed<cuda_kernel<gelu_pool_norm_forward_cuda>, check_gelu_pool_norm>);
+  library.impl(
+      "gelu_pool_norm_backward", boxed<cuda_kernel<gelu_pool_norm_backward_cuda>, check_gelu_pool_norm_backward>);
+  library.impl("log_cpb_table", boxed<cuda_kernel<log_cpb_table_forward_cuda>, check_log_cpb_table>);
+  library.impl(
+      "log_cpb_table_backward", boxed<cuda_kernel<log_cpb_table_backward_cuda>, check_log_cpb_table_backward>);
   SlidingWindow<window_products_cuda, window_sums_cuda>::add_to(library);
 }
 

@@ -2,20 +2,13 @@
 
 #include "sliding_window.h"
 
+#include "cuda/device.cuh"
 #include "cuda/launch.h"
-
-#include <type_traits>
 
 namespace bioattn_mm {
 namespace {
 
 constexpr int kThreads = 256;
-
-// Elements that are neighbours in memory, loaded and stored at once.
-template <typename T, int kCount>
-struct alignas(kCount * sizeof(T)) Neighbours {
-  T x[kCount];
-};
 
 // One row of tokens for each blockIdx.x, counted through all images; blockIdx.y and threadIdx.x give the element.
 dim3 blocks_for(const WindowSizes<int>& s, int64_t last_size) {
@@ -39,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     *target = outside;
     return;
   }
-  using Channels = Neighbours<T, kCount>;
+  using Channels = Chunk<T, kCount>;
   const auto* token = reinterpret_cast<const Channels*>(tokens + ((row * s.width + j) * s.heads + head) * s.channels);
   const auto* other =
       reinterpret_cast<const Channels*>(others + (((row + dy) * s.width + x) * s.heads + head) * s.channels);
@@ -48,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < s.channels / kCount; ++i) {
     const Channels a = token[i], b = other[i];
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) sum += static_cast<Sum>(a.x[c]) * static_cast<Sum>(b.x[c]);
+    for (int c = 0; c < kCount; ++c) sum += static_cast<Sum>(a.elements[c]) * static_cast<Sum>(b.elements[c]);
   }
   *target = static_cast<T>(sum);
 }
@@ -62,7 +55,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int first = element % vectors * kCount, head = element / vectors % s.heads, j = element / vectors / s.heads;
   const int i = static_cast<int>(blockIdx.x) % s.height, margin = s.window / 2;
   const int64_t token = (row * s.width + j) * s.heads + head;
-  using Channels = Neighbours<T, kCount>;
+  using Channels = Chunk<T, kCount>;
   using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
   Sum sum[kCount] = {};
   for (int dy = 0; dy < s.window; ++dy) {
@@ -77,17 +70,16 @@ __global__ void __launch_bounds__(kThreads, 4)
       const Sum weight = static_cast<Sum>(weights[place]);
       const Channels channels = *reinterpret_cast<const Channels*>(tokens + other * s.channels + first);
 #pragma unroll
-      for (int c = 0; c < kCount; ++c) sum[c] += weight * static_cast<Sum>(channels.x[c]);
+      for (int c = 0; c < kCount; ++c) sum[c] += weight * static_cast<Sum>(channels.elements[c]);
     }
   }
   Channels result;
 #pragma unroll
-  for (int c = 0; c < kCount; ++c) result.x[c] = static_cast<T>(sum[c]);
+  for (int c = 0; c < kCount; ++c) result.elements[c] = static_cast<T>(sum[c]);
   *reinterpret_cast<Channels*>(sums + token * s.channels + first) = result;
 }
 
-// Calls function(std::integral_constant<int, kCount>()) with the number of channels to load at once: sixteen bytes
-// where tokens consist of such, and begin at such, else one.
+// Calls function(integral_constant kCount) with the channels to load at once: sixteen bytes if aligned, or one.
 template <typename T, typename Function>
 void for_vectors(int64_t channels, std::initializer_list<Tensor> tensors, const Function& function) {
   constexpr int kCount = 16 / sizeof(T);
@@ -107,12 +99,10 @@ Tensor window_products_cuda(
   Tensor products = empty({s.batch, s.height, s.width, s.heads, s.offsets}, tokens.options());
   dispatch<float, double, c10::Half, c10::BFloat16>(tokens.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
-    const scalar_t* bias_data = pointer_or_null<scalar_t>(bias);
     for_vectors<scalar_t>(s.channels, {tokens, others}, [&](auto count) {
       launch(
-          products_kernel<decltype(count)::value, scalar_t>, blocks_for(s, s.offsets), kThreads, 0,
-          tokens.const_data_ptr<scalar_t>(), others.const_data_ptr<scalar_t>(), bias_data,
-          products.mutable_data_ptr<scalar_t>(), s, static_cast<scalar_t>(outside));
+          products_kernel<decltype(count)::value, scalar_t>, blocks_for(s, s.offsets), kThreads, 0, tokens, others,
+          bias, products, s, static_cast<scalar_t>(outside));
     });
   });
   return products;
@@ -127,8 +117,7 @@ Tensor window_sums_cuda(const Tensor& weights, const Tensor& tokens, bool transp
     for_vectors<scalar_t>(s.channels, {tokens, sums}, [&](auto count) {
       constexpr int kCount = decltype(count)::value;
       launch(
-          sums_kernel<kCount, scalar_t>, blocks_for(s, s.channels / kCount), kThreads, 0,
-          weights.const_data_ptr<scalar_t>(), tokens.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>(), s,
+          sums_kernel<kCount, scalar_t>, blocks_for(s, s.channels / kCount), kThreads, 0, weights, tokens, sums, s,
           transposed);
     });
   });

@@ -23,7 +23,7 @@ void launch(
   TORCH_CHECK(blocks.y < 1 << 16 && blocks.z < 1 << 16, "too many blocks: ", blocks.y, " and ", blocks.z);
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
   cuda_on_cpu::set_shared_bytes(shared_bytes);
-  cuda_on_cpu::run(blocks.x, blocks.y, blocks.z, threads, [&] { kernel(arguments...); });
+  cuda_on_cpu::run(blocks.x, blocks.y, blocks.z, threads, [&] { kernel(kernel_argument<Parameters>(arguments)...); });
 }
 
 }  // namespace bioattn_mm

@@ -1,0 +1,1 @@
+"""Own data: COCO, YOLO, Pascal VOC, label maps, class folders; what cannot be used raises an `InputError`."""

@@ -1,0 +1,74 @@
+"""Parts that several backbones are built of."""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp, PatchEmbed, trunc_normal_
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block: `x + DropPath(attn(LN(x)))`, then `x + DropPath(mlp(LN(x)))`.
+
+    Attention and feed-forward network take and return tokens of the block's shape; `drop_path` is the probability of
+    skipping one in training (stochastic depth).
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        attn: nn.Module,
+        mlp: nn.Module,
+        drop_path: float,
+        norm_layer: type[nn.LayerNorm] = nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        self.norm1 = norm_layer(embed_dims, eps=1e-6)
+        self.attn = attn
+        self.norm2 = norm_layer(embed_dims, eps=1e-6)
+        self.mlp = mlp
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens with the channels last, (B, H, W, C) or (B, N, C), to the same shape."""
+        x = x + through(self.drop_path, self.attn(self.norm1(x)))
+        return x + through(self.drop_path, self.mlp(self.norm2(x)))
+
+
+class FeedForward(Mlp):
+    """timm's `Mlp` without dropout and norm, which cost a third of its calls where they do nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) to the same shape."""
+        return self.fc2(self.act(self.fc1(x)))
+
+
+def through(layer: nn.Module, x: Tensor) -> Tensor:
+    """What a layer gives; the identity, whose call takes as long as another, is not called."""
+    return x if type(layer) is nn.Identity else layer(x)
+
+
+def run_block(block: nn.Module, x: Tensor, with_cp: bool, *arguments: object) -> Tensor:
+    """Apply a block; `with_cp` recomputes its activations in the backward pass instead of keeping them."""
+    if with_cp and torch.is_grad_enabled():
+        return checkpoint(block, x, *arguments, use_reentrant=False)
+    return block(x, *arguments)
+
+
+def patch_embedding(embed_dims: int, patch_size: int, in_channels: int = 3) -> PatchEmbed:
+    """timm's patch embedding, (B, 3, H, W) to (B, H', W', C), of images padded at the bottom and right."""
+    options = dict(flatten=False, output_fmt='NHWC', dynamic_img_pad=True)
+    return PatchEmbed(None, patch_size, in_channels, embed_dims, **options)
+
+
+def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
+    """Pad images, (B, C, H, W), with zeros at the bottom and right to whole patches."""
+    return F.pad(x, (0, -x.shape[3] % patch_size, 0, -x.shape[2] % patch_size))
+
+
+def init_linear(module: nn.Module) -> None:
+    """Initialise a linear layer as all backbones here do; leaves other modules alone."""
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,132 @@
+"""Gated positional self-attention of ConViT, its positional softmax factorised into rows and columns."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...ops.arguments import without_autocast
+from ...registry import MODELS
+from ..common.arguments import head_dims_of, weight_and_bias
+from ..common.attention_maps import AttentionMap, AttentionMaps
+from ..common.building import replace_by_zeros
+from ..common.heads import merge_heads, split_heads
+
+
+@MODELS.register_module()
+class GPSA(nn.Module):
+    """Gated positional self-attention: each head mixes attention to content with attention to a relative position.
+
+    Source: ConViT (d'Ascoli et al., ICML 2021), eq. 7: `A = (1 - s(g)) softmax(q k^T / sqrt(d)) + s(g) softmax(p)`
+    with the sigmoid s, a gate g for each head, and `p = w . (dx, dy, dx^2 + dy^2) + b` of the offset (key - query)
+    in tokens. Both terms sum to 1, so the paper's final normalisation changes nothing and is left out.
+
+    p is a function of dx plus a function of dy, so its softmax over all keys is exactly a product,
+    `softmax(p)[(i, j), (u, v)] = rows[i, u] * columns[j, v]`: two small matrix products apply it, without a tensor of
+    all pairs of tokens.
+
+    Args:
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+        locality_strength: Sharpness of the convolutional initialisation (section 3): each of the first K^2 heads,
+            K = floor(sqrt(num_heads)), attends to one offset of a K x K window. None leaves random values, without
+            convolutional initialisation (table 3, rows c, d and g).
+    """
+
+    # Parameters that an ablation is without.
+    left_out: tuple[str, ...] = ()
+
+    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
+        super().__init__()
+        head_dims_of(embed_dims, num_heads)
+        self.num_heads = num_heads
+        self.qk = nn.Linear(embed_dims, 2 * embed_dims, bias=False)
+        self.v = nn.Linear(embed_dims, embed_dims, bias=False)
+        self.pos_proj = nn.Linear(3, num_heads)
+        self.gating_param = nn.Parameter(torch.ones(num_heads))
+        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.locality_strength = locality_strength
+        if locality_strength is not None:
+            self.init_as_convolution()
+        replace_by_zeros(self, *self.left_out)
+
+    @torch.no_grad()
+    def init_as_convolution(self) -> None:
+        """Initialise as a convolution: values pass unchanged, each head attends to one offset of a window."""
+        nn.init.eye_(self.v.weight)
+        kernel_size = int(self.num_heads**0.5)
+        centre = (kernel_size - 1) / 2
+        for row in range(kernel_size):
+            for column in range(kernel_size):
+                head = self.pos_proj.weight[row + kernel_size * column]
+                # -|offset - (column - centre, row - centre)|^2 without its constant, which the softmax cancels.
+                head.copy_(torch.tensor([2 * (column - centre), 2 * (row - centre), -1.0]) * self.locality_strength)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        grid = x.shape[1:3]
+        query, key = split_heads(self.qk(x), 2, self.num_heads)
+        (value,) = split_heads(self.v(x), 1, self.num_heads)
+        content = F.scaled_dot_product_attention(query, key, value)  # (B, heads, N, d)
+        rows, columns = self.position_weights(grid)
+        position = torch.einsum('njv,bnuvd->bnujd', columns.to(value.dtype), value.unflatten(2, grid))
+        position = torch.einsum('niu,bnujd->bnijd', rows.to(value.dtype), position).flatten(2, 3)
+        gate = self.gating_param.sigmoid()[:, None, None].to(value.dtype)
+        return self.proj(merge_heads(torch.lerp(content, position, gate), x.shape))
+
+    def position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """The factors `rows`, (heads, H, H), and `columns`, (heads, W, W), of the positional softmax on a grid.
+
+        They are float32 or float64, and each sums to 1 over its last axis.
+        """
+        weight, bias = weight_and_bias(self.pos_proj)
+        with without_autocast(weight):
+            horizontal, vertical, square = weight[:, :, None, None].unbind(1)
+
+            def axis_logits(length: int, slope: Tensor) -> Tensor:
+                position = torch.arange(length, device=weight.device, dtype=weight.dtype)
+                offset = position - position[:, None]  # key - query
+                return slope * offset + square * offset.square()
+
+            # The softmax cancels the bias. It is added all the same, because DistributedDataParallel fails if a
+            # parameter gets no gradient.
+            rows = axis_logits(grid[0], vertical) + bias[:, None, None]
+            return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """The maps 'content', 'position' and what the gate mixes, 'attention' (see `common.attention_maps`)."""
+        grid = tuple(x.shape[1:3])
+        query, key = split_heads(self.qk(x), 2, self.num_heads)
+        content = (query[:, :, queries] @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
+        rows, columns = self.position_weights(grid)
+        position = torch.einsum('nqu,nqv->nquv', rows[:, queries // grid[1]], columns[:, queries % grid[1]])
+        position = position.flatten(2)[None].to(content.dtype)
+        gate = self.gating_param.sigmoid()[:, None, None].to(content.dtype)
+        maps = dict(content=content, position=position, attention=torch.lerp(content, position, gate))
+        return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
+
+    def head_parameters(self) -> dict[str, list[float]]:
+        """The gate of each head, sigmoid(g): the share of position in its attention."""
+        return dict(gate=self.gating_param.sigmoid().tolist())
+
+
+@MODELS.register_module()
+class UngatedGPSA(GPSA):
+    """GPSA whose gates are frozen at 0: content and position have the same share, `sigmoid(0) = 1/2`, in every head.
+
+    Source: ConViT (d'Ascoli et al., ICML 2021), table 3, rows b and d, and footnote 4. Arguments: as in `GPSA`.
+    """
+
+    left_out = ('gating_param',)
+
+
+@MODELS.register_module()
+class FrozenGPSA(UngatedGPSA):
+    """GPSA that keeps its initial values: a random 'convolution', or random attention with `locality_strength=None`.
+
+    Source: ConViT (d'Ascoli et al., ICML 2021), table 3, rows f and g: of these blocks only the feed-forward networks
+    are trained, here with the blocks' norms; the gates are 0 as in rows b and d. Arguments: as in `GPSA`.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
+        super().__init__(embed_dims, num_heads, locality_strength)
+        self.requires_grad_(False)

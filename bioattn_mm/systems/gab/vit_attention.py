@@ -1,0 +1,93 @@
+"""GAB for plain ViTs: timm's attention, whose position bias is an MLP of the offset, with a Gaussian bias added."""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Mlp
+from torch import Tensor, nn
+
+from ...ops import relative_bias_attention
+from ...ops.arguments import without_autocast
+from ...ops.constants import cached_constant
+from ...ops.relative_bias import bias_of_pairs, bias_of_queries
+from ..common.arguments import head_dims_of
+from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
+from ..common.grid import Grid
+from ..common.heads import split_heads
+from .gaussian_bias import GaussianBias
+
+# Of timm's MLP of the offset.
+HIDDEN_DIMS, DROPOUT = 128, 0.125
+
+
+class GaussianRelPosMlp(nn.Module):
+    """timm's position bias, an MLP of the log-spaced offset (timm's mode 'cr'), plus `GaussianBias`; for any grid.
+
+    Args:
+        num_heads: Number of attention heads.
+        sigma: Initial standard deviation of the Gaussian, in patches.
+        amplitude: Initial amplitude of the Gaussian.
+        gaussian_per_head: Whether each head has a Gaussian.
+    """
+
+    def __init__(self, num_heads: int, sigma: float, amplitude: float = 1.0, gaussian_per_head: bool = False) -> None:
+        super().__init__()
+        self.mlp = Mlp(2, HIDDEN_DIMS, num_heads, act_layer=nn.ReLU, drop=(DROPOUT, 0.0))
+        self.gaussian = GaussianBias(sigma, amplitude, num_heads if gaussian_per_head else None)
+
+    def table(self, grid: Grid) -> Tensor:
+        """Sum of both biases for all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
+        weight = self.mlp.fc1.weight
+        with without_autocast(weight):
+            hidden = self.mlp.fc1(log_offsets(*grid, weight.dtype, weight.device)).relu()
+            learned = self.mlp.fc2(F.dropout(hidden, DROPOUT, self.training))
+            return learned.permute(2, 0, 1) + self.gaussian.table(grid)
+
+    def get_bias(self, grid: Grid) -> Tensor:
+        """Sum of both biases for all pairs of tokens of a grid (height, width): (1, heads, H * W, H * W)."""
+        return bias_of_pairs(self.table(grid), grid)[None]
+
+
+@cached_constant
+def log_offsets(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`sign(x) log(1 + |x|)` of all offsets on a grid, vertical and horizontal: (2 H - 1, 2 W - 1, 2)."""
+    offsets = (torch.arange(1 - length, length, dtype=torch.float32, device=device) for length in (height, width))
+    return torch.stack(torch.meshgrid(*(x.sign() * x.abs().log1p() for x in offsets), indexing='ij'), -1).to(dtype)
+
+
+class GaussianRelPosAttention(nn.Module):
+    """Multi-head attention, of tokens of width `embed_dims`, with the bias of `GaussianRelPosMlp`."""
+
+    def __init__(
+        self, embed_dims: int, num_heads: int, sigma: float, amplitude: float = 1.0, gaussian_per_head: bool = False
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = head_dims_of(embed_dims, num_heads) ** -0.5
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=False)
+        self.rel_pos = GaussianRelPosMlp(num_heads, sigma, amplitude, gaussian_per_head)
+        self.proj = nn.Linear(embed_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        batch, height, width, channels = x.shape
+        qkv = self.qkv(x).reshape(batch, height, width, 3, self.num_heads, channels // self.num_heads)
+        table = self.rel_pos.table((height, width))
+        output = relative_bias_attention(*qkv.unbind(3), table, self.scale)  # (B, H, W, heads, d)
+        return self.proj(output.flatten(3))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """'Gaussian', of the Gaussian bias alone, 'content', 'position', of the whole bias, and 'attention'."""
+        grid = tuple(x.shape[1:3])
+        query, key, _ = split_heads(self.qkv(x), 3, self.num_heads)
+        content = query[:, :, queries] @ key.mT * self.scale
+        gaussian, bias = (
+            bias_of_queries(table, grid, queries).to(content.dtype)
+            for table in (self.rel_pos.gaussian.table(grid), self.rel_pos.table(grid))
+        )
+        gaussian = gaussian.softmax(-1)[(None,) * (4 - gaussian.dim())]
+        maps = dict(Gaussian=gaussian, **maps_of_product(content, bias))
+        return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
+
+    def head_parameters(self) -> dict[str, list[float]]:
+        """Those of the Gaussian, see `GaussianBias`."""
+        return self.rel_pos.gaussian.head_parameters()

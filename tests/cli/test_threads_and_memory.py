@@ -1,0 +1,67 @@
+"""What the tools set before PyTorch is loaded: OpenMP's threads sleep, freed memory is kept."""
+
+import ast
+import os
+import subprocess
+import sys
+from importlib import reload
+from pathlib import Path
+
+import pytest
+
+from bioattn_mm.cli import threads_and_memory
+
+from ..conftest import ROOT
+from ..needs import needs
+
+TOOLS = sorted((ROOT / 'tools').rglob('*.py'))
+
+
+@pytest.mark.parametrize('tool', TOOLS, ids=lambda path: path.stem)
+def test_it_is_the_first_import_that_may_load_pytorch(tool: Path) -> None:
+    imports = [node for node in ast.parse(tool.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = [node.names[0].name if isinstance(node, ast.Import) else node.module for node in imports]
+    installed = [name for name in names if name.split('.')[0] not in sys.stdlib_module_names]
+    assert installed[0] == 'bioattn_mm.cli.threads_and_memory'
+
+
+# Prints by how many bytes 64 MiB that are in use enlarge what is mapped for single blocks, and by how many the memory
+# that the C library keeps has grown when they are free again.
+BLOCK = """
+import ctypes
+import bioattn_mm.cli.threads_and_memory, torch
+
+class Memory(ctypes.Structure):
+    names = 'arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost'
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+memory = ctypes.CDLL(None).mallinfo2
+memory.restype = Memory
+before = memory()
+block = torch.ones(2**24)
+used = memory()
+del block
+print(used.hblkhd - before.hblkhd, memory().fordblks - before.fordblks)
+"""
+
+
+@needs('mallinfo2')
+def test_openmp_and_the_c_library_read_it() -> None:
+    unset = ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT', *threads_and_memory.MALLOC_VARIABLES)
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    process = subprocess.run(
+        [sys.executable, '-c', BLOCK],
+        env={**environment, 'OMP_DISPLAY_ENV': 'VERBOSE'},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "GOMP_SPINCOUNT = '0'" in process.stderr
+    mapped, kept = map(int, process.stdout.split())
+    assert mapped == 0 and kept >= 0.9 * 2**26
+
+
+def test_the_users_value_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('OMP_WAIT_POLICY', 'ACTIVE')
+    reload(threads_and_memory)
+    assert os.environ['OMP_WAIT_POLICY'] == 'ACTIVE'

@@ -1,0 +1,121 @@
+"""Own data of classifiers: a folder of images for each class."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
+
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.data.formats.class_folders import read_class_folders
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.samples import set_fraction
+
+from ...tools.running import InProcess, metrics_of_test
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / 'configs/convit/convit-tiny_8xb128_in1k.py'
+# The names are in alphabetical order, those of files as odd as users'.
+COLOURS = {'blue jay': (0, 0, 200), 'robin': (200, 60, 0), 'wren': (120, 90, 60)}
+
+
+def write_classes(folder: Path, *classes: str, number: int = 20) -> Path:
+    """Write images of one colour into folders of classes, some of them a folder deeper."""
+    for name in classes:
+        for index in range(number):
+            path = folder / name / ('deeper' if index % 5 == 0 else '') / f'{index} ä.png'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new('RGB', (40, 36), COLOURS[name]).save(path)
+    return folder
+
+
+def samples(folder: Path, split: str, **arguments: str) -> list[tuple[str, int]]:
+    """Images and labels of a split as mmpretrain loads them."""
+    config = load_config(CONFIG, data=DataArguments(str(folder), **arguments))
+    init_default_scope('mmpretrain')
+    dataset = DATASETS.build(dict(config[f'{split}_dataloader'].dataset, pipeline=[]))
+    assert dataset.metainfo['classes'] == tuple(COLOURS)
+    return [(dataset[index]['img_path'], dataset[index]['gt_label']) for index in range(len(dataset))]
+
+
+def test_folders_of_splits(tmp_path: Path) -> None:
+    """Labels are those of the training classes, also where a split has not all of them."""
+    write_classes(tmp_path / 'train', *COLOURS)
+    write_classes(tmp_path / 'valid', *COLOURS, number=3)
+    write_classes(tmp_path / 'test', 'blue jay', 'wren', number=2)
+    for split, folder, number in (('train', 'train', 60), ('val', 'valid', 9), ('test', 'test', 4)):
+        found = samples(tmp_path, split)
+        expected = {
+            (str(path), label)
+            for label, name in enumerate(COLOURS)
+            for path in (tmp_path / folder / name).rglob('*.png')
+        }  # fmt: skip
+        assert set(found) == expected and len(found) == number
+    notes = read_class_folders(DataArguments(str(tmp_path))).notes
+    assert f'test: 4 images of {tmp_path / "test"}, none of robin' in notes
+
+
+def test_hidden_files_and_folders_are_not_read(tmp_path: Path) -> None:
+    """Such as the trash of a photo manager, and the checkpoints of Jupyter."""
+    write_classes(tmp_path, *COLOURS, number=4)
+    for name in ('._1 ä.png', '.dtrash/x.png', 'deeper/.ipynb_checkpoints/x.png'):
+        path = tmp_path / 'wren' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = [path for split in ('train', 'val') for path, _ in samples(tmp_path, split)]
+    assert len(found) == 12 and not any('/.' in path.removeprefix(str(tmp_path)) for path in found)
+
+
+def test_validation_images_are_a_tenth_of_each_class(tmp_path: Path) -> None:
+    write_classes(tmp_path, *COLOURS)
+    train, val = samples(tmp_path, 'train'), samples(tmp_path, 'val')
+    assert Counter(label for _, label in val) == {0: 2, 1: 2, 2: 2}
+    assert len({*train, *val}) == 60 and not {*train} & {*val}
+    assert val == samples(tmp_path, 'val') == samples(tmp_path, 'test')
+
+
+def test_model_and_fraction(tmp_path: Path) -> None:
+    """Head, mixed labels and metrics have the data's classes; --fraction takes a part of each."""
+    config = load_config(CONFIG, data=DataArguments(str(write_classes(tmp_path, *COLOURS))), mini=True)
+    assert config.model.head.num_classes == config.model.data_preprocessor.num_classes == 3
+    assert config.model.head.topk == config.test_evaluator.topk == (1,)
+    set_fraction(config, 0.5)
+    init_default_scope('mmpretrain')
+    dataset = DATASETS.build(config.train_dataloader.dataset)
+    assert Counter(dataset.get_gt_labels().tolist()) == {0: 9, 1: 9, 2: 9}
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    def reason(**arguments: object) -> str:
+        with pytest.raises(InputError) as error:
+            read_class_folders(DataArguments(str(tmp_path), **arguments))
+        return str(error.value)
+
+    assert 'has no folders of classes' in reason()
+    write_classes(tmp_path / 'train', 'robin', 'wren')
+    assert '--reduce-zero-label is for label maps' in reason(reduce_zero_label=True)
+    write_classes(tmp_path / 'val', 'blue jay')
+    assert f'{tmp_path / "val" / "blue jay"} is of no class' in reason()
+    (tmp_path / 'train' / 'blue jay').mkdir()
+    assert f'{tmp_path / "train" / "blue jay"} has no images' in reason()
+
+
+def test_train_and_test(tool: InProcess, tmp_path: Path) -> None:
+    """The classes of colours are learnt in a few steps."""
+    write_classes(tmp_path / 'birds', *COLOURS)
+    (tmp_path / 'small.py').write_text(
+        f"_base_ = '{CONFIG}'\n"
+        'arch = dict(_delete_=True, embed_dims=32, num_layers=2, num_heads=4)\n'
+        'backbone = dict(arch=arch, local_up_to_layer=1, out_indices=(1,))\n'
+        'model = dict(backbone=backbone, head=dict(in_channels=32))\n'
+    )
+    options = ('train_cfg.max_iters=25', 'train_cfg.val_interval=25', 'train_dataloader.num_workers=0',
+               'train_dataloader.persistent_workers=False', 'val_dataloader.num_workers=0',
+               'optim_wrapper.optimizer.lr=0.003', 'param_scheduler=None')  # fmt: skip
+    data = ('--data', 'birds', '--mini')
+    tool(tmp_path, 'train.py', 'small.py', *data, '--work-dir', 'run', '--cfg-options', *options)
+    options = ('--cfg-options', 'test_dataloader.num_workers=0')
+    printed = tool(tmp_path, 'test.py', 'small.py', 'run/iter_25.pth', *data, *options)
+    assert metrics_of_test(tmp_path / 'run/test')['accuracy/top1'] == 100 and 'accuracy/top1 100' in printed

@@ -1,0 +1,524 @@
+"""Reading folders of own data, and what they change in a config."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
+
+from bioattn_mm.data.checks import BadDataError
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.data.formats.coco import read_coco_file
+from bioattn_mm.data.formats.detectors import read_objects
+from bioattn_mm.data.formats.label_maps import labels_of_colours, read_masks
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.loading import default_work_dir, load_config
+from bioattn_mm.training.config.own_data import keep_data_files
+from bioattn_mm.training.config.pipelines import build_dataset
+
+from ...own_folders import CLASSES, MASK_CLASSES, coco, labels, write_coco_folder, write_images, write_mask_folder
+
+ROOT = Path(__file__).parents[3]
+NUM_IMAGES = 8
+SEEDS, VAL_SEEDS = range(NUM_IMAGES), range(50, 54)
+
+
+def write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def coco_2017(folder: Path) -> None:
+    """As the real COCO, with the other files that it has."""
+    for split, seeds in (('train', SEEDS), ('val', VAL_SEEDS)):
+        names = write_images(folder / f'{split}2017', seeds)
+        for kind in ('captions', 'instances', 'person_keypoints'):
+            write_json(folder / f'annotations/{kind}_{split}2017.json', coco(seeds, names))
+    write_json(folder / 'annotations/image_info_test2017.json', dict(images=[]))
+
+
+def images_by_split(folder: Path) -> None:
+    """Images of the same names in both splits."""
+    for split, seeds in (('train', SEEDS), ('val', SEEDS[:4])):
+        names = write_images(folder / 'images' / split, seeds)
+        write_json(folder / f'annotations/{split}.json', coco(seeds, names))
+
+
+def images_together(folder: Path) -> None:
+    write_json(folder / 'annotations/instances_train.json', coco(SEEDS, write_images(folder / 'images', SEEDS)))
+    write_json(
+        folder / 'annotations/instances_validation.json', coco(VAL_SEEDS, write_images(folder / 'images', VAL_SEEDS))
+    )
+
+
+def roboflow(folder: Path) -> None:
+    """As Roboflow exports: the annotations beside the images, a category for all others, a test split."""
+    for split, seeds in (('train', SEEDS), ('valid', VAL_SEEDS), ('test', range(60, 62))):
+        content = coco(seeds, write_images(folder / split, seeds))
+        categories = [dict(id=0, name='parts', supercategory='none')]
+        categories += [dict(category, supercategory='parts') for category in content['categories']]
+        write_json(folder / split / '_annotations.coco.json', {**content, 'categories': categories})
+
+
+def json_per_split(folder: Path) -> None:
+    """File names with the folder in them."""
+    for split, seeds in (('train', SEEDS), ('val', VAL_SEEDS)):
+        names = [f'{split}/{name}' for name in write_images(folder / split, seeds)]
+        write_json(folder / f'{split}.json', coco(seeds, names))
+
+
+COCO_LAYOUTS = (coco_2017, images_by_split, images_together, roboflow, json_per_split)
+
+
+def images_of(dataset: dict) -> list[Path]:
+    """The files that a dataset of mmdet or mmseg would load, all of which must exist."""
+    init_default_scope('mmdet' if dataset['type'] == 'CocoDataset' else 'mmseg')
+    dataset = dict(dataset, pipeline=[], metainfo=dict(classes=CLASSES, palette=[(0, 0, i) for i in range(3)]))
+    built = DATASETS.build(dataset)
+    paths = [Path(built.get_data_info(i)['img_path']) for i in range(len(built))]
+    assert all(path.is_file() for path in paths)
+    return paths
+
+
+@pytest.mark.parametrize('write', COCO_LAYOUTS, ids=lambda write: write.__name__)
+def test_layouts_of_coco(write: Callable, tmp_path: Path) -> None:
+    write(tmp_path)
+    own = read_objects(DataArguments(str(tmp_path)), with_mask=True)
+    assert own.classes == CLASSES
+    train, val = (images_of(own.datasets[split]) for split in ('train', 'val'))
+    assert len(train) == NUM_IMAGES and len(val) == 4 and not set(train) & set(val)
+    assert ('test' in own.datasets) == (write is roboflow)
+
+
+def test_a_single_file_is_split_at_random_and_always_the_same(tmp_path: Path) -> None:
+    folder = write_coco_folder(tmp_path / 'parts', range(30))
+    before = sorted(folder.rglob('*'))
+    parts = []
+    for path in (folder, folder / 'annotations.json'):
+        own = read_objects(DataArguments(str(path)), with_mask=True)
+        parts.append([images_of(own.datasets[split]) for split in ('train', 'val')])
+    assert parts[0] == parts[1]
+    train, val = parts[0]
+    assert len(val) == 3 and len(train) == 27 and not set(train) & set(val)
+    # Not the first ones or the last ones.
+    assert val not in (sorted(train + val)[:3], sorted(train + val)[-3:])
+    assert any('3 images drawn for validation' in note for note in own.notes)
+    assert sorted(folder.rglob('*')) == before
+
+
+def test_what_mmdet_needs_is_made_up_for(tmp_path: Path) -> None:
+    """Area, iscrowd and ids of annotations, and categories in one order."""
+    images_by_split(tmp_path)
+    path = tmp_path / 'annotations/val.json'
+    content = json.loads(path.read_text())
+    content['categories'].reverse()
+    for annotation in content['annotations']:
+        del annotation['id']
+    write_json(path, content)
+    own = read_objects(DataArguments(str(tmp_path)), with_mask=True)
+    init_default_scope('mmdet')
+    sizes = []
+    for split in ('train', 'val'):
+        dataset = DATASETS.build(dict(own.datasets[split], pipeline=[], metainfo=dict(classes=own.classes)))
+        instances = dataset.get_data_info(0)['instances']
+        sizes.append([(instance['bbox_label'], instance['bbox']) for instance in instances])
+    # The same image is the first of both.
+    assert sizes[0] == sizes[1]
+    assert len({label for label, _ in sizes[0]}) > 1
+    assert sum('categories were brought into the order' in note for note in own.notes) == 1
+    written = json.loads(Path(own.datasets['val']['ann_file']).read_text())['annotations']
+    assert all(each['area'] > 0 and each['iscrowd'] == 0 for each in written)
+    assert len({each['id'] for each in written}) == len(written)
+
+
+def test_a_box_without_area_is_as_large_as_a_box_can_be(tmp_path: Path) -> None:
+    """The copy with its area is read, too: the entry of which something is said is one of the file."""
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    content = json.loads((folder / 'annotations.json').read_text())
+    content['annotations'][0]['bbox'] = [0, 0, 1e12, 1e12]
+    change(folder, annotations=content['annotations'])
+    own = read_objects(DataArguments(str(folder)), with_mask=True)
+    for dataset in own.datasets.values():
+        assert not read_coco_file(dataset['ann_file']).faults
+
+
+def test_training_and_validation_data_in_two_places(tmp_path: Path) -> None:
+    first = write_coco_folder(tmp_path / 'first', SEEDS)
+    second = write_coco_folder(tmp_path / 'second', VAL_SEEDS)
+    for train, val in ((first, second), (first / 'annotations.json', second / 'annotations.json')):
+        own = read_objects(DataArguments(train_data=str(train), val_data=str(val)), with_mask=True)
+        assert [len(images_of(own.datasets[split])) for split in ('train', 'val')] == [NUM_IMAGES, 4]
+    own = read_objects(DataArguments(val_data=str(second)), with_mask=True)
+    assert list(own.datasets) == ['val']
+
+
+def change(folder: Path, name: str = 'annotations.json', **keys: object) -> None:
+    path = folder / name
+    write_json(path, {**json.loads(path.read_text()), **keys})
+
+
+BAD_COCO = {
+    'nothing there': (lambda folder: shutil.rmtree(folder), '--data not found: .*parts'),
+    'no JSON': (
+        lambda folder: (folder / 'annotations.json').unlink(),
+        r"no annotations in COCO's format in .*parts: looked for \*.json, annotations/\*.json",
+    ),
+    'a link to nothing': (
+        lambda folder: (
+            (folder / 'annotations.json').rename(folder / 'moved')
+            and (folder / 'annotations.json').symlink_to('gone.json')
+        ),
+        "no annotations in COCO's format in .*annotations.json is a link to gone.json, which is not there",
+    ),
+    'another JSON': (lambda folder: write_json(folder / 'annotations.json', [1]), "no annotations in COCO's format"),
+    'two files': (
+        lambda folder: shutil.copy(folder / 'annotations.json', folder / 'more.json'),
+        'parts has 2 files of annotations for training: annotations.json, more.json; name one with --train-data',
+    ),
+    'images elsewhere': (
+        lambda folder: shutil.rmtree(folder / 'images'),
+        'annotations.json names the image part_000.jpg, which is in none of the folders .*parts',
+    ),
+    'no images in the file': (lambda folder: change(folder, images=[]), 'annotations.json has no images'),
+    'no size': (
+        lambda folder: change(folder, images=[dict(id=1, file_name='part_000.jpg')]),
+        'annotations.json: image 1: no width',
+    ),
+    'no categories': (lambda folder: change(folder, categories=[]), 'has no categories'),
+    'a test split without annotations alone': (
+        lambda folder: (
+            (folder / 'annotations.json').rename(folder / 'test.json') and change(folder, 'test.json', annotations=[])
+        ),
+        'test.json has no annotations, and there are no other data',
+    ),
+    'boxes alone': (
+        lambda folder: change(folder, annotations=[dict(id=1, image_id=10, category_id=2, bbox=[1, 1, 9, 9])]),
+        'has boxes without segmentations, and this model learns masks: take a config that detects boxes',
+    ),
+    'annotation without box': (
+        lambda folder: change(folder, annotations=[dict(id=1, image_id=10, category_id=2)]),
+        'annotations.json: annotation 1: no bbox',
+    ),
+    'category twice': (
+        lambda folder: change(folder, categories=[dict(id=i, name='bolt') for i in (2, 7)]),
+        "has 2 categories 'bolt', expected one",
+    ),
+}
+
+
+@pytest.mark.parametrize(('damage', 'message'), BAD_COCO.values(), ids=BAD_COCO)
+def test_coco_that_is_refused(damage: Callable, message: str, tmp_path: Path) -> None:
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    damage(folder)
+    with pytest.raises(InputError, match=message):
+        read_objects(DataArguments(str(folder)), with_mask=True)
+
+
+def test_a_class_without_objects_that_is_its_own_supercategory(tmp_path: Path) -> None:
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    content = json.loads((folder / 'annotations.json').read_text())
+    categories = [*content['categories'], dict(id=99, name='screw', supercategory='screw')]
+    change(folder, categories=categories)
+    assert read_objects(DataArguments(str(folder)), with_mask=True).classes[-1] == 'screw'
+
+
+def test_validation_data_of_other_classes(tmp_path: Path) -> None:
+    images_by_split(tmp_path)
+    path = tmp_path / 'annotations/val.json'
+    path.write_text(path.read_text().replace('washer', 'screw'))
+    with pytest.raises(InputError, match="val.json has 0 categories 'washer', expected one"):
+        read_objects(DataArguments(str(tmp_path)), with_mask=True)
+
+
+MASK_LAYOUTS = [
+    ('images/train', 'masks/train', 'images/val', 'masks/val'),
+    ('images/training', 'annotations/training', 'images/validation', 'annotations/validation'),
+    ('train/images', 'train/labels', 'valid/images', 'valid/labels'),
+    ('img_dir/train', 'ann_dir/train', 'img_dir/val', 'ann_dir/val'),
+]
+
+
+@pytest.mark.parametrize('layout', MASK_LAYOUTS, ids=lambda layout: layout[1].replace('/', '-'))
+def test_layouts_of_masks(layout: tuple[str, ...], tmp_path: Path) -> None:
+    train = write_mask_folder(tmp_path / 'a', SEEDS)
+    val = write_mask_folder(tmp_path / 'b', VAL_SEEDS)
+    folder = tmp_path / 'scenes'
+    for source, (images, masks) in ((train, layout[:2]), (val, layout[2:])):
+        shutil.copytree(source / 'images', folder / images)
+        shutil.copytree(source / 'masks', folder / masks)
+    shutil.copy(train / 'classes.txt', folder)
+    own = read_masks(DataArguments(str(folder)))
+    assert own.classes == MASK_CLASSES
+    train, val = (images_of(own.datasets[split]) for split in ('train', 'val'))
+    assert len(train) == NUM_IMAGES and len(val) == 4
+    assert {path.suffix for path in train} == {'.jpg', '.png'}
+
+
+def test_images_without_a_label_map_are_left_out(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    (folder / 'masks/part_003.png').unlink()
+    own = read_masks(DataArguments(str(folder)))
+    assert sum(len(images_of(dataset)) for dataset in own.datasets.values()) == NUM_IMAGES - 1
+    assert any(
+        ': 1 left out: image without label map, such as' in note and 'part_003.png' in note for note in own.notes
+    )
+
+
+def test_names_in_another_spelling_are_said(tmp_path: Path) -> None:
+    """Capitals, and accents that macOS takes apart: the names look alike."""
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    for kind, stem in (('images', 'Stu\u0308ck'), ('masks', 'St\u00fcck')):
+        path = next((folder / kind).glob('part_003.*'))
+        path.rename(path.with_stem(stem))
+    (folder / 'masks/part_004.png').rename(folder / 'masks/part_004.PNG')
+    problems = []
+    own = read_masks(DataArguments(str(folder), problems=problems))
+    without = {Path(problem.file).stem: problem.detail for problem in problems if 'image without' in problem.kind}
+    assert without == {
+        'part_004': "there is 'part_004.PNG', spelt in another way than 'part_004.png'",
+        'Stu\u0308ck': "there is 'St\\xfcck.png', spelt in another way than 'Stu\\u0308ck.png'",
+    }
+    assert any(': 2 left out: image without label map, such as' in note for note in own.notes)
+
+    parts = write_coco_folder(tmp_path / 'parts', range(2))
+    for path in (parts / 'images').iterdir():
+        path.rename(path.with_name(path.name.upper()))
+    with pytest.raises(InputError, match="which is in none of the folders .*; there is 'PART_000.JPG', spelt in"):
+        read_objects(DataArguments(str(parts)), with_mask=True)
+
+
+def test_a_label_map_that_is_no_image(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    (folder / 'masks/part_000.png').write_bytes(b'')
+    with pytest.raises(InputError, match='part_000.png: it is no image, or of a type that cannot be read$'):
+        read_masks(DataArguments(str(folder)))
+
+
+def colour_masks(folder: Path, colours: list[tuple[int, int, int]]) -> None:
+    """Turn the label maps into RGB images; the last colour is of the pixels that do not count."""
+    for path in (folder / 'masks').iterdir():
+        label_map = np.array(Image.open(path))
+        label_map[label_map == 255] = len(MASK_CLASSES)
+        Image.fromarray(np.array(colours, np.uint8)[label_map]).save(path)
+
+
+COLOURS = [(0, 0, 0), (200, 10, 30), (0, 128, 255), (255, 255, 255)]
+PALETTES = {
+    'palette.txt': '# R G B NAME\n0 0 0 table\n200,10,30 bolt\n0 128 255\tnut\n255 255 255 ignore\n',
+    'labelmap.txt': '# label:color_rgb:parts:actions\ntable:0,0,0::\nbolt:200,10,30::\nnut:0,128,255::\n'
+    'ignore:255,255,255::\n',
+}
+
+
+@pytest.mark.parametrize('name', PALETTES)
+@pytest.mark.parametrize('with_classes', [False, True])
+def test_label_maps_of_colours(name: str, with_classes: bool, tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    colour_masks(folder, COLOURS)
+    if not with_classes:
+        (folder / 'classes.txt').unlink()
+    (folder / name).write_text(PALETTES[name])
+    config = load_config(str(ROOT / 'tests/tools/upernet_small.py'), data=DataArguments(str(folder)))
+    assert config.train_dataloader.dataset.metainfo == dict(classes=MASK_CLASSES, palette=COLOURS[:3])
+    dataset = config.val_dataloader.dataset
+    dataset.pipeline = [step for step in dataset.pipeline if step.type != 'Resize']
+    init_default_scope('mmseg')
+    sample = build_dataset(dataset)[0]['data_samples']
+    seed = int(Path(sample.img_path).stem.split('_')[1])
+    np.testing.assert_array_equal(sample.gt_sem_seg.data[0].numpy(), labels(seed))
+
+
+def test_colours_that_the_palette_does_not_have() -> None:
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    pixels[1, 2] = (3, 2, 1)  # B, G, R
+    with pytest.raises(ValueError, match='has 1 pixels of the colour 1 2 3, which the palette file does not have'):
+        labels_of_colours(pixels, COLOURS, 3)
+
+
+def test_zero_that_does_not_count(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    (folder / 'classes.txt').write_text('bolt\nnut\n')
+    with pytest.raises(InputError, match=r'label map \S+ has the value 2, expected 0 to 1 for 2 classes, or 255'):
+        read_masks(DataArguments(str(folder)))
+    config = load_config(
+        str(ROOT / 'tests/tools/upernet_small.py'), data=DataArguments(str(folder), reduce_zero_label=True)
+    )
+    dataset = config.val_dataloader.dataset
+    dataset.pipeline = [step for step in dataset.pipeline if step.type != 'Resize']
+    init_default_scope('mmseg')
+    sample = build_dataset(dataset)[0]['data_samples']
+    expected = labels(int(Path(sample.img_path).stem.split('_')[1])).astype(int) - 1
+    expected[(expected == -1) | (expected == 254)] = 255
+    np.testing.assert_array_equal(sample.gt_sem_seg.data[0].numpy(), expected)
+
+
+def rewrite_masks(folder: Path, function: Callable) -> None:
+    for path in (folder / 'masks').iterdir():
+        Image.fromarray(function(np.array(Image.open(path)))).save(path)
+
+
+BAD_MASKS = {
+    'no folders': (
+        lambda folder: shutil.rmtree(folder / 'masks'),
+        'no images and label maps in .*scenes: looked for',
+    ),
+    'no pairs': (
+        lambda folder: [path.rename(path.with_name(f'x{path.name}')) for path in (folder / 'masks').iterdir()],
+        'no image of .*images has a label map in .*masks: expected .png files of the same names as the 8 images',
+    ),
+    'validation below training': (
+        lambda folder: [
+            shutil.copytree(folder / name, folder / f'moved/{name}')
+            and shutil.move(folder / f'moved/{name}', folder / name / 'val')
+            for name in ('images', 'masks')
+        ],
+        'images holds the images of val, too, in .*images/val: put those for training into .*images/train, and their',
+    ),
+    'no classes': (
+        lambda folder: (folder / 'classes.txt').unlink(),
+        'no names of classes: looked for classes.txt, one name a line, and palette.txt',
+    ),
+    'colours without palette': (
+        lambda folder: colour_masks(folder, COLOURS),
+        'is a colour image: expected a palette.txt',
+    ),
+    '0 and 255 alone': (
+        lambda folder: rewrite_masks(folder, lambda values: np.where(values == 1, 255, 0).astype(np.uint8)),
+        'have the values 0 and 255 alone, and 255 does not count: expected the indices of the classes',
+    ),
+    'bad palette': (
+        lambda folder: (folder / 'palette.txt').write_text('300 0 0 bolt\n'),
+        "palette.txt has the line '300 0 0 bolt', expected R G B NAME with three numbers of 0 to 255",
+    ),
+    'palette of other names': (
+        lambda folder: (folder / 'palette.txt').write_text('1 0 0 bolt\n2 0 0 nut\n3 0 0 screw\n'),
+        'the classes bolt, nut, screw in its palette file, and table, bolt, nut in classes.txt: expected the same',
+    ),
+    'class twice': (lambda folder: (folder / 'classes.txt').write_text('a\nb\na\n'), "the class 'a' stands twice"),
+    'damaged': (
+        lambda folder: (folder / 'masks/part_000.png').write_text('no image'),
+        'cannot read the label map .*part_000.png',
+    ),
+}
+
+
+@pytest.mark.parametrize(('damage', 'message'), BAD_MASKS.values(), ids=BAD_MASKS)
+def test_masks_that_are_refused(damage: Callable, message: str, tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    damage(folder)
+    with pytest.raises(InputError, match=message):
+        load_config(str(ROOT / 'tests/tools/upernet_small.py'), data=DataArguments(str(folder)))
+
+
+def test_a_wrong_label_map_is_named_when_it_is_loaded(tmp_path: Path) -> None:
+    """Not all are looked at before."""
+    folder = write_mask_folder(tmp_path / 'scenes', range(50))
+    (folder / 'classes.txt').write_text('table\nbolt\nnut\n')
+    config = load_config(str(ROOT / 'tests/tools/upernet_small.py'), data=DataArguments(str(folder)))
+    init_default_scope('mmseg')
+    dataset = build_dataset(config.val_dataloader.dataset)
+    path = Path(dataset.get_data_info(1)['seg_map_path'])
+    Image.fromarray(np.full_like(np.array(Image.open(path)), 7)).save(path)
+    with pytest.raises(BadDataError, match=rf'label map {path} has the value 7, expected 0 to 2 for 3 classes'):
+        dataset[1]
+
+
+def test_a_config_of_a_detector(tmp_path: Path) -> None:
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    path = str(ROOT / 'configs/transnext/mask_rcnn_tiny_coco.py')
+    before = Config.fromfile(path)
+    config = load_config(path, data=DataArguments(str(folder)))
+    assert config.model.roi_head.mask_head.num_classes == 3
+    assert config.auto_scale_lr == dict(enable=True, base_batch_size=16)
+    named = load_config(path, data=DataArguments(str(folder)), cfg_options={'optim_wrapper.optimizer.lr': 1e-3})
+    assert named.optim_wrapper.optimizer.lr == 1e-3 and not named.auto_scale_lr.enable
+    dataset = config.train_dataloader.dataset
+    assert dataset.type == 'CocoDataset' and dataset.filter_cfg == before.train_dataloader.dataset.filter_cfg
+    assert len(dataset.pipeline) == len(load_config(path).train_dataloader.dataset.pipeline)
+    for evaluator in (config.val_evaluator, config.test_evaluator):
+        assert evaluator.ann_file == config.val_dataloader.dataset.ann_file
+        assert evaluator.metric == ['bbox', 'segm']
+
+    # The files of the split move to the work dir.
+    keep_data_files(config, str(tmp_path / 'run'))
+    assert (
+        config.test_evaluator.ann_file == config.test_dataloader.dataset.ann_file == f'{tmp_path}/run/data/val.json'
+    )
+    assert len(images_of(config.val_dataloader.dataset)) == 1
+
+
+def test_wrapped_datasets_and_other_evaluators(tmp_path: Path) -> None:
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    path = tmp_path / 'config.py'
+    path.write_text(
+        f"_base_ = '{ROOT}/configs/transnext/dino_4scale_micro_coco.py'\n"
+        "inner = dict(type='VOCDataset', data_root='data/voc', ann_file='a.txt', pipeline=[dict(type='Resize')])\n"
+        "wrapped = dict(type='ConcatDataset', datasets=[inner, inner])\n"
+        "mosaic = dict(type='MultiImageMixDataset', dataset=wrapped, pipeline=[dict(type='Mosaic')])\n"
+        "train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=3, dataset=mosaic))\n"
+        "val_evaluator = dict(_delete_=True, type='VOCMetric', metric='mAP')\n"
+        "test_evaluator = [dict(type='VOCMetric', metric='mAP')]\n"
+    )
+    config = load_config(str(path), data=DataArguments(str(folder)))
+    assert config.train_dataloader.dataset.type == 'MultiImageMixDataset'
+    inner = config.train_dataloader.dataset.dataset
+    assert inner.type == 'CocoDataset' and inner.pipeline == [dict(type='Resize')]
+    ann_file = config.val_dataloader.dataset.ann_file
+    assert config.val_evaluator == dict(type='CocoMetric', metric='bbox', ann_file=ann_file)
+    assert config.test_evaluator == [config.val_evaluator]
+    assert config.default_hooks.checkpoint.save_best == 'auto'
+
+
+def test_a_quick_trial_has_the_sizes_of_the_miniatures_and_the_own_data(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    config = load_config(
+        str(ROOT / 'configs/transnext/upernet_tiny_ade20k.py'), data=DataArguments(str(folder)), mini=True
+    )
+    assert config.train_dataloader.dataset.data_prefix.img_path == str(folder / 'images')
+    assert config.model.test_cfg.crop_size == (128, 128) and config.train_cfg.max_iters == 200
+    assert config.model.decode_head.num_classes == 3
+    assert not config.auto_scale_lr.enable
+
+
+def test_own_data_of_another_library(tmp_path: Path) -> None:
+    path = tmp_path / 'config.py'
+    path.write_text("model = dict()\ndefault_scope = 'mmpose'\ntest_dataloader = test_evaluator = dict()\n")
+    with pytest.raises(InputError, match='own data are for .* and classifiers, .* is a config of mmpose'):
+        load_config(str(path), data=DataArguments(str(tmp_path)))
+
+
+def test_validation_on_the_training_images_is_said(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    link = tmp_path / 'link'
+    link.symlink_to(folder)
+    for path, said in ((folder, 1), (link, 1), (write_mask_folder(tmp_path / 'more', VAL_SEEDS), 0)):
+        config = load_config(
+            ROOT / 'tests/tools/upernet_small.py', data=DataArguments(str(folder), val_data=str(path)), mini=True
+        )
+        assert sum('validated on the images that are trained on' in line for line in config.own_data) == said
+    parts = tmp_path / 'parts'
+    images_by_split(parts)
+    for val_data, said in ((parts, 0), (parts / 'annotations/train.json', 1)):
+        own = read_objects(DataArguments(str(parts), val_data=str(val_data)), with_mask=True)
+        assert sum('validated on the images that are trained on' in line for line in own.notes) == said
+
+
+def test_validation_images_alone_are_nothing_to_train_on(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    arguments = DataArguments(val_data=str(folder))
+    with pytest.raises(InputError, match='no training images: found val alone; name them with --train-data'):
+        load_config(str(ROOT / 'tests/tools/upernet_small.py'), data=arguments, dataloaders=('train_dataloader',))
+
+
+def test_work_dirs_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ('a/parts', 'parts.v2'):
+        Path(name).mkdir(parents=True)
+    assert default_work_dir('x.py', False, DataArguments('parts.v2')) == 'work_dirs/x_parts.v2'
+    assert default_work_dir('configs/gab/x.py', True, DataArguments('a/parts/')) == 'work_dirs/gab/x_parts_mini'
+    assert default_work_dir('x.py', False, DataArguments(train_data='a/parts.json')) == 'work_dirs/x_a_parts'

@@ -1,0 +1,129 @@
+"""Data sets of classifiers in their published layout, small ones drawn here, and the configs that take them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
+from scipy.io import savemat
+
+from bioattn_mm.data.classification import DOMAINS, PACS, RandomPart, StanfordDogs
+from bioattn_mm.errors import InputError
+from tests.configs.reading import ROOT
+
+
+def draw(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', (70, 50), 'red').save(path)
+
+
+def dogs(root: Path) -> None:
+    files = {'train': ['n1-Shih-Tzu/a.jpg', 'n2-African_dog/b.jpg'], 'test': ['n2-African_dog/c.jpg']}
+    for split, names in files.items():
+        labels = [1, 2] if split == 'train' else [2]
+        content = dict(file_list=np.array(names, object)[:, None], labels=np.array(labels)[:, None])
+        savemat(root / f'{split}_list.mat', content, do_compression=True)
+        for name in names:
+            draw(root / 'Images' / name)
+
+
+def pet(root: Path) -> None:
+    for split, line in (('trainval', 'Abyssinian_1 1 1 1'), ('test', 'Bengal_2 6 1 2')):
+        (root / 'annotations').mkdir(exist_ok=True)
+        (root / f'annotations/{split}.txt').write_text(f'{line}\n')
+        draw(root / f'images/{line.split()[0]}.jpg')
+
+
+def caltech101(root: Path) -> None:
+    for split, line in (('train', 'accordion/image_0001.jpg 5'), ('test', 'yin_yang/image_0002.jpg 101')):
+        (root / 'meta').mkdir(exist_ok=True)
+        (root / f'meta/{split}.txt').write_text(f'{line}\n')
+        draw(root / '101_ObjectCategories' / line.split()[0])
+
+
+def cars(root: Path) -> None:
+    for split, name in (('train', 'cars_train_annos'), ('test', 'cars_test_annos_withlabels')):
+        (root / 'devkit').mkdir(exist_ok=True)
+        content = [('00001.jpg', 14), ('00002.jpg', 196)]
+        savemat(root / f'devkit/{name}.mat', dict(annotations=np.array(content, [('fname', object), ('class', int)])))
+        for image, _ in content:
+            draw(root / f'cars_{split}' / image)
+
+
+# Labels of the training and the test images.
+LABELS = dict(dogs=([0, 1], [1]), pet=([0], [5]), caltech101=([5], [101]), cars=([13, 195], [13, 195]))
+
+
+@pytest.mark.parametrize('name', LABELS)
+def test_configs_read_the_published_layout(name: str, tmp_path: Path) -> None:
+    globals()[name](tmp_path)
+    config = Config.fromfile(ROOT / f'configs/gab/ablations/gabvit-small_1xb64_{name}.py')
+    init_default_scope(config.default_scope)
+    published = config.train_dataloader.dataset
+    for part, wanted in zip(published.datasets, LABELS[name], strict=True):
+        dataset = DATASETS.build({**part, 'data_root': str(tmp_path)})
+        assert [int(dataset[index]['gt_label']) for index in range(len(dataset))] == wanted
+    if name != 'dogs':  # whose names are those of the folders
+        assert len(dataset.metainfo['classes']) == config.model.head.num_classes
+    number = int(0.7 * sum(map(len, LABELS[name])))
+    images = DATASETS.build({**published, 'data_root': str(tmp_path)})
+    assert [sample['inputs'].shape for sample in images] == [(3, 224, 224)] * number
+    assert [config[f'{kind}_dataloader'].dataset.split for kind in ('train', 'val', 'test')] == [
+        'train',
+        'val',
+        'test',
+    ]
+
+
+def test_random_parts_are_apart(tmp_path: Path) -> None:
+    for domain in DOMAINS:
+        for name in PACS.CLASSES:
+            draw(tmp_path / domain / name / 'pic.jpg')
+    parts = [dict(type='bioattn_mm.PACS', target='photo', split=split) for split in ('train', 'test')]
+    found = {
+        split: {sample['img_path'] for sample in RandomPart(str(tmp_path), parts, split).load_data_list()}
+        for split in ('train', 'val', 'test')
+    }
+    assert [len(paths) for paths in found.values()] == [19, 4, 4]  # of 28, as in the authors' script without the rest
+    assert len(set.union(*found.values())) == 27
+
+
+def test_first_classes_of_imagenet(tmp_path: Path) -> None:
+    for name in ('a', 'b', 'c'):
+        draw(tmp_path / f'train/{name}.jpg')
+    (tmp_path / 'meta').mkdir()
+    (tmp_path / 'meta/train.txt').write_text('a.jpg 99\nb.jpg 100\nc.jpg 0\n')
+    config = Config.fromfile(ROOT / 'configs/convit/ablations/convit-small_8xb128_in100.py')
+    init_default_scope(config.default_scope)
+    settings = {**config.train_dataloader.dataset, 'data_root': str(tmp_path), 'pipeline': []}
+    dataset = DATASETS.build(settings)
+    assert dataset.get_gt_labels().tolist() == [99, 0] and len(dataset.metainfo['classes']) == 100
+
+
+def test_breeds_of_dogs(tmp_path: Path) -> None:
+    dogs(tmp_path)
+    assert StanfordDogs(str(tmp_path)).metainfo['classes'] == ('Shih-Tzu', 'African_dog')
+    with pytest.raises(InputError, match=r'no file .*val_list.mat: unpack lists.tar'):
+        StanfordDogs(str(tmp_path), 'val')
+    (tmp_path / 'test_list.mat').unlink()
+    with pytest.raises(InputError, match='no file .*test_list.mat: unpack lists.tar'):
+        StanfordDogs(str(tmp_path), 'test')
+
+
+def test_pacs_leaves_one_domain_out(tmp_path: Path) -> None:
+    for domain in DOMAINS:
+        for name in PACS.CLASSES:
+            draw(tmp_path / domain / name / 'pic.jpg')
+    train, test = (PACS(str(tmp_path), 'photo', split) for split in ('train', 'test'))
+    places = [[Path(sample['img_path']).parts[-3:-1] for sample in dataset] for dataset in (train, test)]
+    assert places[1] == [('photo', name) for name in PACS.CLASSES]
+    assert places[0] == [(domain, name) for domain in DOMAINS if domain != 'photo' for name in PACS.CLASSES]
+    assert np.unique([sample['gt_label'] for sample in train]).tolist() == list(range(7))
+    with pytest.raises(InputError, match=r"the target of PACS must be one of art_painting, .* got 'painting'"):
+        PACS(str(tmp_path), 'painting')
+    (tmp_path / 'photo/dog/pic.jpg').unlink()
+    (tmp_path / 'photo/dog').rmdir()
+    with pytest.raises(InputError, match='no folder dog in .*photo: expected a folder for each class'):
+        PACS(str(tmp_path), 'photo', 'test')

@@ -1,0 +1,109 @@
+"""The files of the miniatures: reproducible, complete, never in place of anything else; and the tool."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bioattn_mm.data.mini import make_mini_datasets
+from bioattn_mm.errors import InputError
+
+from .conftest import NUM_TRAIN, NUM_VAL
+
+
+def contents(root):
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob('*') if path.is_file()}
+
+
+def make(out_dir, num_train=1, num_val=1, **kwargs):
+    return make_mini_datasets(out_dir, num_train, num_val, progress=False, **kwargs)
+
+
+def run_tool(root, *args):
+    return subprocess.run(
+        [sys.executable, 'tools/make_mini_datasets.py', *map(str, args)], cwd=root, capture_output=True, text=True
+    )
+
+
+def test_same_bytes_on_every_run(mini, tmp_path):
+    make(tmp_path, NUM_TRAIN, NUM_VAL)
+    assert contents(tmp_path) == contents(mini['ade20k'].parent)
+
+
+def test_another_seed_gives_other_images(mini, tmp_path):
+    folders = make(tmp_path, seed=1)
+    image = 'images/training/ADE_train_00000001.jpg'
+    assert (folders['ade20k'] / image).read_bytes() != (mini['ade20k'] / image).read_bytes()
+
+
+def test_second_call_writes_nothing(tmp_path, capsys):
+    folders = make(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+    make_mini_datasets(tmp_path, 1, 1)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')} == before
+    assert capsys.readouterr().out.count('exists already') == len(folders) == 3
+
+
+def test_only_the_missing_dataset_is_made(tmp_path):
+    folders = make(tmp_path)
+    before = (folders['ade20k'] / 'miniature.json').stat().st_mtime_ns
+    folders['coco'].rename(tmp_path / 'elsewhere')
+    make(tmp_path)
+    assert contents(folders['coco']) == contents(tmp_path / 'elsewhere')
+    assert (folders['ade20k'] / 'miniature.json').stat().st_mtime_ns == before
+
+
+def test_foreign_folder_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / 'coco').mkdir()
+    (tmp_path / 'coco' / 'mine.txt').write_text('mine')
+    with pytest.raises(InputError, match=r'coco holds something else than this miniature \(format None instead of'):
+        make(tmp_path)
+    assert contents(tmp_path) == {(tmp_path / 'coco' / 'mine.txt').relative_to(tmp_path): b'mine'}
+    assert list(tmp_path.iterdir()) == [tmp_path / 'coco']
+
+
+def test_another_miniature_is_not_replaced(tmp_path):
+    make(tmp_path)
+    whole = contents(tmp_path)
+    with pytest.raises(InputError, match='num_train 1 instead of 2'):
+        make(tmp_path, num_train=2)
+    assert contents(tmp_path) == whole
+
+
+def test_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr('bioattn_mm.data.mini.coco.draw_scene', lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ['ADEChallengeData2016']
+
+
+@pytest.mark.parametrize('kwargs', [{'num_train': 0}, {'num_val': -1}, {'seed': -1}])
+def test_numbers_out_of_range(tmp_path, kwargs):
+    with pytest.raises(InputError, match='must be at least'):
+        make(tmp_path / 'data', **kwargs)
+    assert not (tmp_path / 'data').exists()
+
+
+def test_import_needs_no_torch():
+    code = 'import sys, bioattn_mm.data; sys.exit(any(name in sys.modules for name in ("torch", "mmcv", "mmengine")))'
+    assert subprocess.run([sys.executable, '-c', code]).returncode == 0
+
+
+def test_tool(root, tmp_path, tool):
+    args = ('--out-dir', tmp_path, '--num-train', 2, '--num-val', 1)
+    done = run_tool(root, *args)
+    assert done.returncode == 0, done.stderr
+    assert '% mIoU' in done.stdout and 'train:' in done.stdout and 'of 10 classes: balloon' in done.stdout
+    assert tool(root, 'make_mini_datasets.py', *args).count('exists already') == 3
+    assert tool.refused(tmp_path, 'make_mini_datasets.py', *args, '--seed', 5).startswith('error: ')
+    (tmp_path / 'file').write_text('')
+    assert tool.refused(tmp_path, 'make_mini_datasets.py', '--out-dir', tmp_path / 'file').startswith('error: ')
+
+
+def test_tool_help(root, tool, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        tool(root, 'make_mini_datasets.py', '--help')
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
+    for option in ('--out-dir', '--num-train', '--num-val', '--seed'):
+        assert option in printed

@@ -1,0 +1,356 @@
+"""Data in tar files: the same samples as from their own files, few files opened."""
+
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import BaseDataset, DefaultSampler
+from mmengine.registry import DATA_SAMPLERS, init_default_scope
+from torch.utils.data import DataLoader
+
+from bioattn_mm.data.samplers import SeededInfiniteSampler, seed_everything, seed_samples, skip_batches
+from bioattn_mm.data.shards import (
+    InfiniteShardSampler,
+    ShardBackend,
+    ShardIndex,
+    ShardSampler,
+    shard_order,
+    write_shards,
+)
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.pipelines import build_dataset, find_datasets
+from bioattn_mm.training.config.shards import shuffle_shards
+
+from ..tools.running import InProcess
+
+CONFIGS = dict(
+    ade='configs/transnext/upernet_micro_ade20k.py',
+    coco='configs/transnext/mask_rcnn_micro_coco.py',
+    panoptic='configs/transnext/mask2former_micro_coco_panoptic.py',
+)
+LISTENING: list[list[str]] = []
+
+
+def _listen(event: str, arguments: tuple) -> None:
+    if event == 'open' and LISTENING and isinstance(arguments[0], (str, Path)):
+        LISTENING[-1].append(str(arguments[0]))
+
+
+@pytest.fixture(scope='session')
+def opened() -> Callable:
+    """Context with a list of the files that this process opens in it."""
+    sys.addaudithook(_listen)  # there is no way to remove it
+
+    @contextmanager
+    def listen() -> Iterator[list[str]]:
+        LISTENING.append([])
+        try:
+            yield LISTENING[-1]
+        finally:
+            LISTENING.pop()
+
+    return listen
+
+
+@pytest.fixture(params=CONFIGS)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def shards(name: str, workplace: Path, tool: InProcess) -> Path:
+    """A folder of small shards of a miniature, made once."""
+    folder = workplace / 'test_shards' / name
+    if not folder.exists():
+        printed = tool(workplace, 'make_shards.py', CONFIGS[name], '--mini', '--size', '300kB', '--out', folder)
+        assert printed.splitlines()[-1].endswith(f': {folder}')
+    tool.monkeypatch.chdir(workplace)
+    return folder
+
+
+def build(name: str, shards: Path | None = None, split: str = 'train') -> BaseDataset:
+    key = f'{split}_dataloader'
+    config = load_config(CONFIGS[name], mini=True, dataloaders=(key,), shards=str(shards) if shards else None)
+    init_default_scope(config.default_scope)
+    return build_dataset(next(find_datasets(config[key])))
+
+
+def assert_same(first: object, second: object) -> None:
+    """Packed samples have the same image, annotations and meta information."""
+    assert torch.equal(first['inputs'], second['inputs'])
+    samples = first['data_samples'], second['data_samples']
+    assert samples[0].metainfo == samples[1].metainfo
+    if 'gt_sem_seg' in samples[0]:
+        maps = [next(iter(sample.gt_sem_seg.values())) for sample in samples]
+        assert torch.equal(*maps)
+    if 'gt_instances' in samples[0]:
+        instances = [sample.gt_instances for sample in samples]
+        assert torch.equal(*(each.labels for each in instances))
+        assert torch.equal(*(each.bboxes.tensor for each in instances))
+        assert np.array_equal(*(each.masks.masks for each in instances))
+
+
+def test_the_samples_of_the_files_from_few_open_files(name: str, shards: Path, opened: Callable) -> None:
+    loose, packed = build(name), build(name, shards)
+    assert len(loose) == len(packed) > 100
+    for index in range(10):
+        samples = []
+        for dataset in (loose, packed):
+            seed_everything(3, index)
+            samples.append(dataset[index])
+        assert_same(*samples)
+    packed.pipeline.transforms = packed.pipeline.transforms[:1]  # which reads the image's file
+    with opened() as files:
+        for index in range(len(packed)):
+            packed[index]
+    # Those that the first ten samples were in are open already.
+    assert 0 < len(files) <= len(list(shards.glob('train-*.tar'))) < 20
+    assert all(file.endswith('.tar') for file in files)
+    with opened() as files:
+        loose[0]
+    assert len(files) == (1 if name == 'coco' else 2 if name == 'ade' else len(files))
+
+
+def test_validation_needs_the_shards_alone(
+    name: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [build(name, split='val')[index] for index in (0, 5)]
+    config = load_config(CONFIGS[name], mini=True, shards=str(shards), dataloaders=('val_dataloader',))
+    monkeypatch.chdir(tmp_path)  # where no data are
+    dataset = build_dataset(config.val_dataloader.dataset)
+    for index, sample in zip((0, 5), expected):
+        assert torch.equal(dataset[index]['inputs'], sample['inputs'])
+    if name == 'coco':
+        assert Path(config.val_evaluator.ann_file).is_relative_to(shards)
+
+
+def copied(shards: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(shards, folder / 'shards'))
+
+
+@pytest.mark.parametrize('name', ['ade'], indirect=True)
+def test_damage_is_named(name: str, shards: Path, tmp_path: Path, workplace: Path, tool: InProcess) -> None:
+    def error(*options: object) -> str:
+        return tool.error(workplace, 'train.py', CONFIGS['ade'], '--mini', '--dry-run', *options)
+
+    short = copied(shards, tmp_path / 'short')
+    with (short / 'train-000001.tar').open('r+b') as file:
+        file.truncate(5000)
+    assert 'train-000001.tar has 5,000 bytes, not ' in error('--shards', short)
+
+    missing = copied(shards, tmp_path / 'missing')
+    (missing / 'train-000002.tar').unlink()
+    assert error('--shards', missing) == f'error: the shard {missing}/train-000002.tar is missing: copy it again'
+
+    damaged = copied(shards, tmp_path / 'damaged')
+    (damaged / 'index.json').write_text('{')
+    assert 'index.json is damaged' in error('--shards', damaged)
+    assert 'there is no index.json; make it with tools/make_shards.py' in error('--shards', tmp_path)
+
+    # While training runs.
+    index = ShardIndex(str(copied(shards, tmp_path / 'later')))
+    files = sorted(index.files, key=lambda file: index.files[file])
+    with (index.folder / 'train-000000.tar').open('r+b') as file:
+        file.truncate(5000)
+    with pytest.raises(InputError, match=r'train-000000.tar ends before the end of '):
+        index.read(files[3])
+    (index.folder / 'train-000001.tar').unlink()
+    with pytest.raises(InputError, match='train-000001.tar is missing'):
+        index.read(next(file for file in files if index.files[file][0] == 1))
+
+
+@pytest.mark.parametrize('name', ['ade'], indirect=True)
+def test_wrong_arguments(name: str, shards: Path, workplace: Path, tool: InProcess) -> None:
+    coco, imagenet = CONFIGS['coco'], 'configs/transnext/transnext-micro_8xb128_in1k.py'
+    train = 'train.py', CONFIGS['ade'], '--dry-run'
+    assert 'has no images of ' in tool.error(workplace, 'train.py', coco, '--mini', '--dry-run', '--shards', shards)
+    assert 'leave out --data' in tool.error(workplace, *train, '--data', '.', '--shards', shards)
+    assert 'add --shards DIR' in tool.error(workplace, *train, '--mini', '--shuffle-shards')
+    line = tool.error(workplace, 'make_shards.py', CONFIGS['ade'], '--mini', '--out', shards)
+    assert 'is there already' in line
+    line = tool.refused(workplace, 'make_shards.py', imagenet, '--mini', '--out', 'other')
+    assert 'shards are for datasets of mmdet and mmseg' in line
+    line = tool.refused(workplace, 'make_shards.py', CONFIGS['ade'], '--mini', '--out', 'other', '--size', 'many')
+    assert line == 'error: --size must be a number of bytes such as 512MB or 1GB, got many'
+
+
+@pytest.mark.parametrize(('text', 'number'), [('512MB', 512_000_000), ('1.5GB', 1_500_000_000), ('20kB', 20_000)])
+def test_numbers_of_bytes(text: str, number: int) -> None:
+    assert runpy.run_path(str(Path(__file__).parents[2] / 'tools/make_shards.py'))['bytes_of'](text) == number
+
+
+@pytest.mark.parametrize('name', ['ade'], indirect=True)
+def test_the_backend_answers_as_the_files_do(name: str, shards: Path) -> None:
+    root = next(find_datasets(load_config(CONFIGS[name], mini=True).train_dataloader)).data_root
+    backend = ShardBackend(str(shards), root)
+    images = sorted(path.name for path in Path(root, 'images/training').iterdir())
+    assert list(backend.list_dir_or_file(f'{root}/images/training', list_dir=False, suffix='.jpg')) == images
+    assert list(backend.list_dir_or_file(f'{root}/images', list_file=False)) == ['training', 'validation']
+    assert list(backend.list_dir_or_file(root, list_dir=False)) == []
+    assert backend.isdir(root) and backend.isdir(f'{root}/images') and not backend.isdir(f'{root}/other')
+    file = f'{root}/images/training/{images[0]}'
+    assert backend.isfile(file) and backend.exists(file) and not backend.exists(f'{file}x')
+    assert backend.get(file) == Path(file).read_bytes()
+    with pytest.raises(FileNotFoundError):
+        backend.get(f'{file}x')
+
+
+class Images(list):
+    """A dataset of the images of these paths."""
+
+    def get_data_info(self, index: int) -> dict:
+        return dict(img_path=str(self[index]))
+
+
+def test_two_datasets_of_a_split_and_files_in_the_root_itself(tmp_path: Path) -> None:
+    """As of `ConcatDataset`: the second one does not overwrite the tar files of the first."""
+    root, shards = tmp_path / 'data', tmp_path / 'shards'
+    shards.mkdir()
+    root.mkdir()
+    datasets = [(split, Images([root / name])) for name, split in dict(a='train', b='train', c='val').items()]
+    for name in 'abc':
+        (root / name).write_text(f'image of {name}')
+    write_shards(shards, 10**6, str(root), datasets, [])
+    index = ShardIndex(str(shards))
+    assert index.shards == ['train-000000.tar', 'train-000001.tar', 'val-000000.tar']
+    assert [index.read(name) for name in 'abc'] == [b'image of a', b'image of b', b'image of c']
+    assert ShardBackend(str(shards), str(root)).isdir(root)
+
+
+SHARDS = np.repeat(np.arange(10), 7)  # of 70 samples
+
+
+@pytest.mark.parametrize('world_size', [1, 2, 3])
+def test_an_order_of_shards(world_size: int) -> None:
+    orders = [shard_order(SHARDS, (4, 0), rank, world_size, 2, False) for rank in range(world_size)]
+    assert sorted(np.concatenate(orders)) == list(range(70))
+    sizes = [len(order) for order in orders]
+    assert sizes == [len(range(rank, 70, world_size)) for rank in range(world_size)]
+    for order in orders:
+        # Each process opens its part of the shards, and at no time more than are mixed.
+        assert len(set(SHARDS[order])) <= -(-10 // world_size) + 1
+        firsts = [list(SHARDS[order]).index(shard) for shard in dict.fromkeys(SHARDS[order])]
+        lasts = [len(order) - 1 - list(SHARDS[order][::-1]).index(shard) for shard in dict.fromkeys(SHARDS[order])]
+        assert max(sum(a <= place <= b for a, b in zip(firsts, lasts)) for place in range(len(order))) <= 2
+    whole = shard_order(SHARDS, (4, 0), 0, 1, 2, True)
+    assert not np.array_equal(whole, shard_order(SHARDS, (4, 1), 0, 1, 2, True))
+    assert np.abs(np.diff(SHARDS[whole])).astype(bool).sum() > 30  # two shards are mixed, not one after the other
+    padded = [shard_order(SHARDS, (4, 0), rank, 3, 2, True) for rank in range(3)]
+    assert {len(order) for order in padded} == {24} and set(np.concatenate(padded)) == set(range(70))
+
+
+@pytest.mark.parametrize('name', ['ade'], indirect=True)
+def test_samplers(name: str, shards: Path, opened: Callable) -> None:
+    dataset = build(name, shards)
+    dataset.full_init()
+    numbers = [int(index) for index in range(len(dataset))]
+    sampler = ShardSampler(dataset, mixed=2, shuffle=True, seed=5)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    second = list(sampler)
+    assert sorted(first) == sorted(second) == numbers and first != second
+    # The same augmentation as under mmengine's sampler.
+    loader = DataLoader(dataset, 2, sampler=DefaultSampler(dataset, seed=5))
+    assert seed_samples(loader) == []
+    assert {index: index.seed for index in loader.sampler} == {index: index.seed for index in first}
+    assert seed_samples(DataLoader(dataset, 2, sampler=sampler)) == []
+    assert list(ShardSampler(dataset, shuffle=False)) == numbers
+
+    endless = InfiniteShardSampler(dataset, mixed=2, seed=5)
+    indices = [index for _, index in zip(range(300), endless)]
+    assert sorted(indices[:120]) == sorted(indices[120:240]) == numbers
+    assert [index.seed for index in indices] == [(5, place) for place in range(300)]
+    resumed = InfiniteShardSampler(dataset, mixed=2, seed=5)
+    resumed.skip(130)
+    rest = [index for _, index in zip(range(170), resumed)]
+    assert rest == indices[130:] and [index.seed for index in rest] == [index.seed for index in indices[130:]]
+    assert isinstance(endless, SeededInfiniteSampler)
+    with pytest.raises(InputError, match='add --shards DIR'):
+        ShardSampler(build(name))
+
+
+@pytest.mark.parametrize('name', ['ade'], indirect=True)
+def test_the_rest_of_an_epoch(name: str, shards: Path, opened: Callable) -> None:
+    dataset = build(name, shards)
+    dataset.full_init()
+
+    def loader() -> DataLoader:
+        sampler = ShardSampler(dataset, mixed=1, shuffle=True, seed=5)
+        return DataLoader(dataset, 10, sampler=sampler, collate_fn=lambda samples: samples)
+
+    backend = ShardBackend(**{key: dataset.backend_args[key] for key in ('shards', 'root')})
+    resumed = loader()
+    skip_batches(resumed.batch_sampler, 9)
+    for descriptor in backend.index._open.values():
+        os.close(descriptor)
+    backend.index._open.clear()
+    with opened() as files:
+        rest = list(resumed)
+    wanted = list(loader().batch_sampler)[9:]
+    assert len(rest) == len(wanted) == 3
+    images = [dataset.get_data_info(index)['img_path'] for batch in wanted for index in batch]
+    assert [sample['data_samples'].img_path for batch in rest for sample in batch] == images
+    # Those of the remaining 30 of 120 samples, each opened once.
+    names = {backend.index.shards[backend.shard_of(image)] for image in images}
+    assert sorted(Path(file).name for file in files) == sorted(names)
+    assert len(names) < len(list(shards.glob('train-*.tar'))) / 2
+
+
+SMALL = '/tests/tools/upernet_small.py'
+
+
+def test_training_and_testing(root: Path, workplace: Path, tmp_path: Path, tool: InProcess) -> None:
+    """A training from files goes on from shards, where no data are, to the same weights."""
+    config = f'{root}{SMALL}'
+    tool(workplace, 'make_shards.py', config, '--mini', '--size', '500kB', '--out', tmp_path / 'shards')
+    changed = {
+        'train_cfg.max_iters': 2,
+        'train_cfg.val_interval': 100,
+        'default_hooks.checkpoint.interval': 1,
+        'default_hooks.checkpoint.max_keep_ckpts': 9,
+        'train_dataloader.num_workers': 0,
+        'train_dataloader.persistent_workers': False,
+    }
+    settings = [f'{key}={value}' for key, value in changed.items()]
+
+    def train(folder: Path, name: str, *options: object) -> dict[str, torch.Tensor]:
+        work_dir = tmp_path / name
+        names = '--work-dir', work_dir, *options, '--cfg-options', f'experiment_name=shards_{name}'
+        tool(folder, 'train.py', config, '--mini', *names, *settings)
+        return torch.load(work_dir / 'iter_2.pth', weights_only=False)['state_dict']
+
+    empty = tmp_path / 'no_data'
+    empty.mkdir()
+    shards = '--shards', tmp_path / 'shards'
+    expected = train(workplace, 'files')
+    resumed = train(empty, 'shards', *shards, '--resume', tmp_path / 'files/iter_1.pth')
+    assert all(torch.equal(value, resumed[key]) for key, value in expected.items())
+
+    def test(folder: Path, *options: object) -> str:
+        printed = tool(
+            folder, 'test.py', config, tmp_path / 'files/iter_2.pth', '--mini', *options,
+            '--cfg-options', 'test_dataloader.dataset.indices=3', 'test_dataloader.num_workers=0',
+        )  # fmt: skip
+        return next(line for line in printed.splitlines() if line.startswith('aAcc'))
+
+    shown = '--show-dir', tmp_path / 'images'
+    assert test(workplace) == test(empty, *shards, *shown)
+    assert len(list((tmp_path / 'images').rglob('*.png'))) == 4
+    assert not list(empty.iterdir())
+
+
+@pytest.mark.parametrize('name', CONFIGS, indirect=True)
+def test_the_sampler_that_is_asked_for(name: str, shards: Path) -> None:
+    config = load_config(CONFIGS[name], mini=name == 'ade')
+    shuffle_shards(config, 2)
+    sampler = dict(config.train_dataloader.sampler, dataset=build(name, shards), seed=5)
+    kind = ShardSampler if name == 'coco' else InfiniteShardSampler
+    assert type(DATA_SAMPLERS.build(sampler)) is kind and sampler['mixed'] == 2

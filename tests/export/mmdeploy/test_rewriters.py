@@ -1,0 +1,220 @@
+"""What mmdeploy replaces while it traces: each mechanism, rewritten and in onnxruntime, against the eager one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mmcv.cnn.bricks.transformer import AdaptivePadding
+from mmengine.config import Config
+from torch import Tensor, nn
+
+from bioattn_mm.systems.common.position_embedding import PositionEmbedding
+from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.convit import GPSA
+from bioattn_mm.systems.gab.vit_attention import GaussianRelPosAttention
+from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention, PositionAttention
+from bioattn_mm.systems.transnext import AggregatedAttention, LengthScaledAttention, LogCPB
+from bioattn_mm.systems.transnext.ablations import PixelFocusedAttention, RelativePositionBias
+from bioattn_mm.systems.vars import PerformerAttention, SparseReconstructionAttention
+from tests.needs import module_needs
+
+pytestmark = module_needs('mmdeploy', 'onnx', 'onnxruntime')
+
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
+from mmdeploy.core import RewriterContext  # noqa: E402
+from mmdeploy.utils import IR  # noqa: E402
+
+import bioattn_mm.export.mmdeploy  # noqa: E402, F401
+
+ROOT = Path(__file__).parents[3]
+OPSET = 17
+CHANNELS = 12
+# The first one is traced.
+GRIDS = [(6, 8), (5, 7), (9, 4), (8, 6)]
+
+
+class WithDistance(nn.Module):
+    """Peripheral attention, which the backbone gives its distance embedding."""
+
+    def __init__(
+        self, attention: type[PeripheralAttention] = PeripheralAttention, position: dict | None = None
+    ) -> None:
+        super().__init__()
+        self.attention = attention(CHANNELS, 2, position=position)
+        self.distance_embedding = DistanceEmbedding(2)
+        for module in self.attention.position.modules():
+            if isinstance(module, nn.GroupNorm):
+                nn.init.normal_(module.weight, 1.0)
+                nn.init.normal_(module.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, self.distance_embedding)
+
+
+class Windows(nn.Module):
+    """Windows as GABSwin has them."""
+
+    def __init__(self, shift: int) -> None:
+        super().__init__()
+        # Not at the top: it imports mmpretrain, which takes seconds.
+        from mmpretrain.models.utils import ShiftWindowMSA
+
+        from bioattn_mm.systems.gab.swin_attention import GaussianWindowMSA
+
+        self.attention = ShiftWindowMSA(
+            CHANNELS, 2, window_size=4, shift_size=shift, pad_small_map=True, window_msa=GaussianWindowMSA, sigma=1.5
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x.flatten(1, 2), tuple(x.shape[1:3])).reshape(x.shape)
+
+
+class Function(nn.Module):
+    """A function of the image, (B, C, H, W)."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x.permute(0, 3, 1, 2))
+
+
+def log_cpb(bias_mode: str = 'extrapolate', ratio: int = 1) -> LogCPB:
+    train_grid = (6, 6)
+    return LogCPB(2, (7, 7), bias_mode, train_grid, tuple(length // ratio for length in train_grid))
+
+
+def masked_attention(x: Tensor) -> Tensor:
+    """Attention between columns whose mask is boolean, with a scale of its own."""
+    x = x.permute(0, 2, 3, 1)  # (B, H, W, C)
+    mask = torch.ones(x.shape[2], x.shape[2]).tril() > 0
+    return F.scaled_dot_product_attention(x, 2 * x, x + 1, attn_mask=mask, scale=0.5)
+
+
+def sampled(x: Tensor) -> Tensor:
+    """Every image sampled off its grid, with zeros outside."""
+    return F.grid_sample(x, 1.5 * x[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False)
+
+
+CASES: dict[str, Callable[[], nn.Module]] = {
+    'aggregated attention': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(ratio=2), 2),
+    'aggregated attention, interpolated': lambda: AggregatedAttention(CHANNELS, 2, log_cpb('interpolate', 2), 2),
+    'aggregated attention, linear': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(), 2, pool_size=(3, 2)),
+    'aggregated attention, pooled to one token': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(), 5),
+    'aggregated attention, window of 5': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(), 3, window_size=5),
+    'length-scaled attention': lambda: LengthScaledAttention(CHANNELS, 2, log_cpb()),
+    'length-scaled attention, interpolated': lambda: LengthScaledAttention(CHANNELS, 2, log_cpb('interpolate')),
+    'pixel-focused attention': lambda: PixelFocusedAttention(CHANNELS, 2, log_cpb(), 2),
+    'aggregated attention, learned bias': lambda: AggregatedAttention(
+        CHANNELS, 2, RelativePositionBias(2, (6, 6), (3, 3)), 2
+    ),
+    'GPSA': lambda: GPSA(CHANNELS, 4),
+    'peripheral attention': WithDistance,
+    'peripheral attention by position alone': lambda: WithDistance(PositionAttention),
+    'Gaussian bias': lambda: GaussianRelPosAttention(CHANNELS, 2, sigma=1.5),
+    'windows': lambda: Windows(0),
+    'shifted windows': lambda: Windows(2),
+    'VARS-D': lambda: SparseReconstructionAttention(CHANNELS, 2, sparsity=0.05),
+    'VARS-SD': lambda: SparseReconstructionAttention(CHANNELS, 2, (7, 6), sparsity=0.05),
+    'Performer': lambda: PerformerAttention(CHANNELS, 2),
+    'softmax attention': lambda: SoftmaxAttention(CHANNELS, 2),
+    'position embedding, from a finer grid': lambda: PositionEmbedding(CHANNELS, (11, 13)),
+    'position embedding, from a coarser grid': lambda: PositionEmbedding(CHANNELS, (4, 3)),
+    'adaptive pooling': lambda: Function(lambda x: F.adaptive_avg_pool2d(x, (3, 5))),
+    'adaptive pooling to more cells': lambda: Function(lambda x: F.adaptive_avg_pool2d(x, 10)),
+    'shape of an unflattened map': lambda: Function(
+        lambda x: F.adaptive_avg_pool2d(x.flatten(2).unflatten(2, x.shape[2:]), (3, 5))
+    ),
+    'padding': lambda: Function(AdaptivePadding(kernel_size=4, stride=4, padding='corner')),
+    'masked attention': lambda: Function(masked_attention),
+    'grid sampling': lambda: Function(sampled),
+}
+
+
+@dataclass
+class Case:
+    module: nn.Module
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+def make_case(make_module: Callable[[], nn.Module]) -> Case:
+    """A module with random parameters, images of all grids, and what it gives for them."""
+    torch.manual_seed(0)
+    module = make_module().eval()
+    for parameter in module.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    for name, buffer in module.named_buffers():
+        if name.endswith('running_var'):
+            buffer.uniform_(0.1, 0.5)
+    inputs = [torch.randn(1, *grid, CHANNELS) for grid in GRIDS]
+    return Case(module, inputs, [module(x) for x in inputs])
+
+
+@pytest.fixture(scope='module')
+def rewritten() -> Iterator[tuple[Config, dict[str, Case]]]:
+    """mmdeploy's context with its config, and the cases with what the modules gave outside of it.
+
+    One context for all tests, because mmdeploy searches the memory for every function that it replaces, 10 s in all.
+    """
+    config = Config.fromfile(ROOT / 'configs/deploy/segmentation_onnxruntime_dynamic.py')
+    with torch.no_grad():
+        cases = {name: make_case(make_module) for name, make_module in CASES.items()}
+        with RewriterContext(config, backend='onnxruntime', ir=IR.ONNX, opset=OPSET):
+            yield config, cases
+
+
+@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
+@pytest.mark.parametrize('size', ['static', 'dynamic'])
+@pytest.mark.parametrize('name', CASES)
+def test_rewritten_and_exported_are_the_eager_one(
+    name: str, size: str, rewritten: tuple[Config, dict[str, Case]], tmp_path: Path
+) -> None:
+    config, cases = rewritten
+    case, file = cases[name], tmp_path / 'module.onnx'
+    # The config speaks of images, (B, C, H, W).
+    config.ir_config.dynamic_axes = {'input': {2: 'height', 3: 'width'}} if size == 'dynamic' else None
+    axes = {'input': {1: 'height', 2: 'width'}} if size == 'dynamic' else None
+    sizes = len(GRIDS) if axes else 1
+
+    for x, expected in zip(case.inputs[:sizes], case.outputs):
+        torch.testing.assert_close(case.module(x), expected, atol=1e-5, rtol=1e-5)
+
+    torch.onnx.export(
+        case.module, (case.inputs[0],), file, input_names=['input'], opset_version=OPSET, dynamic_axes=axes
+    )
+    # In any runtime: no operator but ONNX's own.
+    assert {node.domain for node in onnx.load(file).graph.node} <= {'', 'ai.onnx'}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file, options)
+    for x, expected in zip(case.inputs[:sizes], case.outputs):
+        (output,) = session.run(None, {'input': x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(output), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
+@pytest.mark.parametrize('num_layers', [1, 2])
+def test_peripheral_attention_of_ablations_has_a_fixed_size(
+    num_layers: int, rewritten: tuple, tmp_path: Path
+) -> None:
+    config, _ = rewritten
+    module, x = (
+        WithDistance(position=dict(type='VariedPosition', num_layers=num_layers)).eval(),
+        torch.randn(1, *GRIDS[0], CHANNELS),
+    )
+    config.ir_config.dynamic_axes = None
+    attention = module.attention
+    with torch.no_grad():  # its forward is replaced
+        hidden = attention.position.hidden_plane(module.distance_embedding(GRIDS[0]))
+        expected = attention.position.attend(*attention.query_key_value(x), hidden)
+        expected = attention.proj(expected.transpose(1, 2).reshape(x.shape))
+    torch.onnx.export(module, (x,), tmp_path / 'module.onnx', input_names=['input'], opset_version=OPSET)
+    session = onnxruntime.InferenceSession(tmp_path / 'module.onnx')
+    (output,) = session.run(None, {'input': x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(output), expected, atol=2e-5, rtol=1e-4)

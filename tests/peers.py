@@ -1,0 +1,133 @@
+#!/usr/bin/env python
+"""Upstream libraries' own tests, with mmcv's compiled operators and with those of this package.
+
+PEERS has a folder for each library whose tests are to run, a checkout or these parts of one: `mmcv` (tests),
+`mmdetection` (mmdet, configs, tests), `mmsegmentation` (mmseg, configs, tests), `timm` (tests). What fails with this
+package alone is printed, and makes the exit code 1. Without `--compiled` the first run is with an mmcv without
+operators. The variable PYTEST_ADDOPTS has more options of pytest, such as '-n 2'.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+OPS = (
+    'nms roi_align focal_loss ms_deformable_attn bbox deform_conv modulated_deform_conv roi_pool saconv masked_conv2d'
+)
+MODELS = 'detectors roi_heads seg_heads dense_heads mot tta'
+# Folder in PEERS, name of the suite, arguments of pytest; of mmcv's tests those of operators that models call.
+SUITES = [
+    (
+        'mmcv',
+        "mmcv's operators",
+        [f'tests/test_ops/test_{name}.py' for name in [*OPS.split(), *'carafe deform_roi_pool psa_mask'.split()]],
+    ),
+    (
+        'mmdetection',
+        "mmdet's models",
+        [f'tests/test_models/test_{name}' for name in MODELS.split()],
+    ),
+    (
+        'mmdetection',
+        "mmdet's structures, evaluation, engine",
+        [f'tests/test_{name}' for name in 'structures evaluation engine visualization'.split()],
+    ),
+    ('mmdetection', "mmdet's data sets", ['tests/test_datasets']),
+    ('mmsegmentation', "mmseg's models", ['tests/test_models']),
+    (
+        'mmsegmentation',
+        "mmseg's other tests",
+        [f'tests/test_{n}' for n in 'datasets engine evaluation structures'.split()],
+    ),
+    (
+        'timm',
+        "timm's models, ours among them",
+        # Not what downloads weights, nor TorchScript's compiler, which does not read the backbones' Python (export
+        # traces it); of VARS in RVT, which has two maps, not the test that wants three.
+        [
+            'tests/test_models.py',
+            '-k',
+            '(transnext or pervit or gab or vars or bioattn) and not (torchscript or pretrained) '
+            'and not (forward_features and rvt)',
+        ],
+    ),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('peers', type=Path, help='folder of the checkouts')
+    parser.add_argument(
+        '--compiled', type=Path, help='folder with an mmcv that has its operators (pip install --target)'
+    )
+    parser.add_argument('--suites', nargs='+', default=[], help='only suites with these words in their names')
+    args = parser.parse_args()
+    suites = [
+        suite
+        for suite in SUITES
+        if (args.peers / suite[0]).is_dir() and (not args.suites or any(word in suite[1] for word in args.suites))
+    ]
+    if not suites:
+        parser.error(f'{args.peers} has none of the folders {", ".join(dict.fromkeys(name for name, *_ in SUITES))}')
+    print('| suite | upstream: passed, failed, skipped | with bioattn_mm | fail with bioattn_mm alone |')
+    print('| --- | --- | --- | --- |', flush=True)
+    number = 0
+    for folder, name, arguments in suites:
+        where = args.peers / folder
+        upstream = run(where, arguments, None if folder == 'timm' else args.compiled, [])
+        ours = run(where, arguments, None, ['-p', 'bioattn_mm'])
+        if not ours:
+            parser.error(f'{where} has no tests of {name}')
+        alone = sorted(test for test, state in ours.items() if state == 'failed' and upstream.get(test) != 'failed')
+        number += len(alone)
+        print(f'| {name} | {counts(upstream)} | {counts(ours)} | {len(alone)} |', flush=True)
+        for test in alone:
+            print(f'{name}: {test}', file=sys.stderr)
+    return int(number > 0)
+
+
+def run(where: Path, arguments: list[str], compiled: Path | None, plugin: list[str]) -> dict[str, str]:
+    """'passed', 'failed' or 'skipped' by the name of each test; what cannot be imported is a test that failed."""
+    paths = [str(path.resolve()) for path in (compiled, where, ROOT) if path]
+    paths += filter(None, [os.environ.get('PYTHONPATH')])
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / 'report.xml'
+        options = [
+            '-q',
+            '-p',
+            'no:cacheprovider',
+            '--continue-on-collection-errors',
+            '-o',
+            'addopts=',
+            f'--rootdir={where.resolve()}',
+            *plugin,
+        ]
+        command = [sys.executable, '-m', 'pytest', *options, f'--junitxml={report}', *arguments]
+        environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
+        done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
+        if not report.is_file():
+            sys.exit(f'pytest ended with {done.returncode} in {where}:\n{(done.stdout + done.stderr)[-2000:]}')
+        return {
+            f'{case.get("classname")}::{case.get("name")}': state_of(case)
+            for case in ElementTree.parse(report).iter('testcase')
+        }
+
+
+def state_of(case: ElementTree.Element) -> str:
+    kinds = {child.tag for child in case}
+    return 'failed' if kinds & {'failure', 'error'} else 'skipped' if 'skipped' in kinds else 'passed'
+
+
+def counts(states: dict[str, str]) -> str:
+    number = Counter(states.values())
+    return ', '.join(str(number[state]) for state in ('passed', 'failed', 'skipped'))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

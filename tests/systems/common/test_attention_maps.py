@@ -1,0 +1,358 @@
+"""Attention maps: each layer's output put together again from its weights and values, and recordings of any model."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.layers import Attention
+from torch import Tensor, nn
+
+from bioattn_mm.systems.common.attention_maps import AttentionMap, AttentionMaps, whole_attention
+from bioattn_mm.systems.common.attention_recorder import record_attention
+from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.convit import GPSA
+from bioattn_mm.systems.gab import GaussianRelPosAttention
+from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
+from bioattn_mm.systems.transnext import AggregatedAttention, LengthScaledAttention, LogCPB
+from bioattn_mm.systems.vars import (
+    ConvolutionalSparseReconstruction,
+    GlobalFilter,
+    PerformerAttention,
+    SparseReconstructionAttention,
+)
+from tests.systems.common.small_backbones import CASES, build
+
+CHANNELS, HEADS = 12, 3
+GRIDS = [(3, 7), (5, 4), (1, 6)]
+every_grid = pytest.mark.parametrize('grid', GRIDS, ids=str)
+
+
+def randomized(layer: nn.Module) -> nn.Module:
+    """In float64 and eval mode (timm's MLP of positions has dropout), with parameters that all matter."""
+    for parameter in layer.double().parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return layer.eval()
+
+
+def tokens(grid: tuple[int, int], batch: int = 2) -> Tensor:
+    return torch.randn(batch, *grid, CHANNELS, dtype=torch.float64)
+
+
+def some_queries(grid: tuple[int, int]) -> Tensor:
+    """The corners and a few others, not in order."""
+    number = grid[0] * grid[1]
+    return torch.tensor([number - 1, 0, number // 2, grid[1] - 1])
+
+
+def split_heads(x: Tensor) -> Tensor:
+    """(B, H, W, C) to (B, heads, H * W, d)."""
+    return x.flatten(1, 2).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+
+def output_of(weights: AttentionMap, value: Tensor) -> Tensor:
+    """Weights for all tokens, applied to values: (B, queries, C)."""
+    return (weights.weights.flatten(3) @ value).transpose(1, 2).flatten(2)
+
+
+def check_rows(attention: AttentionMap, grid: tuple[int, int]) -> None:
+    """The map is one of the whole grid, and every query's weights sum to 1."""
+    assert attention.rows.tolist() == [list(range(grid[0]))]
+    assert attention.columns.tolist() == [list(range(grid[1]))]
+    sums = attention.weights.sum((-2, -1))
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+def thirds(parts: int, index: int) -> Callable[[nn.Module, Tensor], Tensor]:
+    """The value, one of the `parts` of the layer's projection."""
+    return lambda layer, x: split_heads((layer.qkv if hasattr(layer, 'qkv') else layer.v)(x).chunk(parts, -1)[index])
+
+
+# Each layer with the channels above, and its values.
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], Tensor]]] = dict(
+    gpsa=(lambda: GPSA(CHANNELS, HEADS), thirds(1, 0)),
+    gab=(lambda: GaussianRelPosAttention(CHANNELS, HEADS, sigma=1.5), thirds(3, 2)),
+    length_scaled=(lambda: LengthScaledAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4))), thirds(3, 2)),
+    softmax=(lambda: SoftmaxAttention(CHANNELS, HEADS), thirds(3, 2)),
+    performer=(lambda: PerformerAttention(CHANNELS, HEADS), thirds(3, 2)),
+)
+
+
+@every_grid
+@pytest.mark.parametrize('name', LAYERS)
+def test_weights_and_values_give_the_output(name: str, grid: tuple[int, int]) -> None:
+    make, value_of = LAYERS[name]
+    layer, x, queries = randomized(make()), tokens(grid), some_queries(grid)
+    maps = layer.attention_maps(x, queries=queries)
+    (attention,) = whole_attention(maps)
+    assert attention is maps['attention']
+    for values in maps.values():
+        check_rows(values, grid)
+    output = layer.proj(output_of(attention, value_of(layer, x)))
+    torch.testing.assert_close(output, layer(x).flatten(1, 2)[:, queries])
+
+
+@pytest.mark.parametrize('mode', ['chunks', 'kept'])
+@every_grid
+def test_weights_and_values_of_peripheral_attention(grid: tuple[int, int], mode: str) -> None:
+    layer, embedding = randomized(PeripheralAttention(CHANNELS, HEADS)), DistanceEmbedding(HEADS).double()
+    layer.train(mode == 'chunks')
+    x, queries = tokens(grid), some_queries(grid)
+    with torch.no_grad():
+        maps = layer.attention_maps(x, embedding, queries=queries)
+        output = layer.proj(output_of(maps['attention'], split_heads(layer.qkv(x).chunk(3, -1)[2])))
+        torch.testing.assert_close(output, layer(x, embedding).flatten(1, 2)[:, queries])
+        for values in maps.values():
+            check_rows(values, grid)
+        chunks = list(layer.position_attention(grid, embedding))
+    assert torch.cat([places for places, _ in chunks]).tolist() == list(range(grid[0] * grid[1]))
+    phi = torch.cat([values.weights for _, values in chunks], 2)[:, :, queries].flatten(3)
+    assert 0 < phi.min() and phi.max() < 1
+    torch.testing.assert_close(phi / phi.sum(-1, keepdim=True), maps['position'].weights.flatten(3))
+
+
+@every_grid
+@pytest.mark.parametrize('name', ['gab', 'peripheral'])
+def test_attention_is_the_product_of_content_and_position(name: str, grid: tuple[int, int]) -> None:
+    if name == 'gab':
+        layer, extra = randomized(GaussianRelPosAttention(CHANNELS, HEADS, sigma=1.5)), ()
+    else:
+        layer, extra = randomized(PeripheralAttention(CHANNELS, HEADS)), (DistanceEmbedding(HEADS).double(),)
+    maps = layer.attention_maps(tokens(grid), *extra, queries=some_queries(grid))
+    product = maps['content'].weights * maps['position'].weights
+    torch.testing.assert_close(maps['attention'].weights, product / product.sum((-2, -1), keepdim=True))
+
+
+def test_gaussian_of_gab_is_around_the_query() -> None:
+    layer = GaussianRelPosAttention(CHANNELS, HEADS, sigma=1.5).double()
+    maps = layer.attention_maps(tokens((5, 7)), queries=torch.tensor([2 * 7 + 4]))
+    y, x = torch.arange(5.0)[:, None] - 2, torch.arange(7.0) - 4
+    bias = torch.exp(-(x**2 + y**2) / (2 * 1.5**2)).double()
+    torch.testing.assert_close(
+        maps['Gaussian'].weights[0, 0, 0], bias.flatten().softmax(0).view(5, 7), atol=1e-6, rtol=0
+    )
+
+
+@pytest.mark.parametrize('pool_size', [None, (2, 3)], ids=str)
+@pytest.mark.parametrize('grid', [(4, 10), (7, 5)], ids=str)
+def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int] | None) -> None:
+    layer = AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2, pool_size=pool_size)
+    layer, x, queries = randomized(layer), tokens(grid), torch.arange(grid[0] * grid[1])
+    maps = layer.attention_maps(x, queries)
+    window, pooled = whole_attention(maps)
+    assert [window, pooled] == [maps['window'], maps['pooled']]
+    sums = window.weights.sum((-2, -1)) + pooled.weights.sum((-2, -1))
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+    inputs = layer.scale.logit_factors(layer._projections(x))
+    output = torch.einsum('bnqrc,brcnd->bqnd', pooled.weights, inputs.pooled_value)
+    local = window.weights + maps['learnable tokens'].weights
+    for place, query in enumerate(queries.tolist()):
+        for r, row in enumerate(window.rows[query].tolist()):
+            for c, column in enumerate(window.columns[query].tolist()):
+                assert (row - query // grid[1], column - query % grid[1]) == (r - 1, c - 1)
+                if 0 <= row < grid[0] and 0 <= column < grid[1]:
+                    output[:, place] += local[:, :, place, r, c, None] * inputs.value[:, row, column]
+                else:
+                    assert (local[:, :, place, r, c] == 0).all()
+    torch.testing.assert_close(layer.proj(output.flatten(-2)), layer(x).flatten(1, 2))
+
+
+@every_grid
+@pytest.mark.parametrize('kind', ['foveal', 'peripheral'])
+def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
+    """Cosine similarities with all N tokens, or all N pooled ones, times temperature and log N (TransNeXt, figure 7).
+
+    They are without query embedding and bias.
+    """
+    layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
+    x, queries = tokens(grid), some_queries(grid)
+    map_of = getattr(layer, f'{kind}_map')
+    weights, keys, of_keys = map_of(x, queries).weights, x, grid
+    if kind == 'peripheral':
+        of_keys = layer.pooled_grid(grid)
+        pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), of_keys)
+        keys = layer.pool_norm(pooled.permute(0, 2, 3, 1))
+    query, key = (F.normalize(split_heads(t), dim=-1) for t in (layer.q(x), layer.kv(keys).chunk(2, -1)[0]))
+    factor = F.softplus(layer.scale.temperature)[:, None] * math.log(math.prod(of_keys))
+    torch.testing.assert_close(weights.flatten(3), (query[:, :, queries] @ key.mT * factor).softmax(-1))
+    assert weights.shape[3:] == of_keys
+    layer.scale.query_embedding.data.add_(1)
+    layer.window_bias.data.add_(torch.randn_like(layer.window_bias))
+    torch.testing.assert_close(map_of(x, queries).weights, weights)
+
+
+def test_pooled_tokens_lie_at_the_mean_of_what_they_pool() -> None:
+    layer = AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=1, pool_size=(2, 3))
+    pooled = layer.attention_maps(torch.randn(1, 5, 6, CHANNELS), torch.tensor([0]))['pooled']
+    # Rows 0 to 2 and 2 to 4, columns 0 and 1, 2 and 3, 4 and 5.
+    assert pooled.rows.tolist() == [[1.0, 3.0]]
+    assert pooled.columns.tolist() == [[0.5, 2.5, 4.5]]
+
+
+@pytest.mark.parametrize('static_grid', [None, (4, 4)], ids=['vars_d', 'vars_sd'])
+@every_grid
+def test_linear_sparse_reconstruction_is_attention(grid: tuple[int, int], static_grid: tuple | None) -> None:
+    """Without a penalty each step is linear in the values, and the weights are those of a linear attention."""
+    layer = SparseReconstructionAttention(CHANNELS, HEADS, static_grid, sparsity=0.0, threshold='soft')
+    layer, x, queries = randomized(layer), tokens(grid), some_queries(grid)
+    maps = layer.attention_maps(x, queries)
+    assert list(maps) == ['step 0', 'step 1', 'step 2', 'attention']
+    dictionary, states = layer.recurrent_states(x)
+    value = split_heads(layer.qkv(x).chunk(2, -1)[1])
+    kernel = dictionary @ dictionary.transpose(-2, -1)
+    torch.testing.assert_close(maps['step 0'].weights.flatten(3), kernel[:, :, queries])
+    for weights, codes in zip(maps.values(), states):
+        reconstruction = (dictionary @ codes)[:, :, queries].transpose(1, 2).flatten(2)
+        torch.testing.assert_close(output_of(weights, value), reconstruction)
+    torch.testing.assert_close(layer.proj(output_of(maps['attention'], value)), layer(x).flatten(1, 2)[:, queries])
+
+
+def test_weights_of_sparse_reconstruction_are_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a penalty: against finite differences of the reconstruction, and in chunks of queries."""
+    layer, x = randomized(SparseReconstructionAttention(CHANNELS, HEADS, sparsity=0.2)), tokens((2, 3), batch=1)
+    queries = torch.arange(6)
+    weights = layer.attention_maps(x, queries)['attention'].weights.flatten(3)
+    dictionary, _ = layer.recurrent_states(x)
+    value = split_heads(layer.qkv(x).chunk(2, -1)[1]).detach()
+
+    def last(value: Tensor) -> Tensor:
+        return dictionary @ list(layer.states(dictionary, value))[-1]
+
+    with torch.no_grad():
+        for key in range(6):
+            step = torch.zeros_like(value)
+            step[:, :, key] = 1e-5  # in every channel at once, of which none knows of the others
+            difference = (last(value + step) - last(value - step)).mean(-1) / 2e-5
+            torch.testing.assert_close(weights[..., key], difference, rtol=1e-6, atol=1e-8)
+    monkeypatch.setattr('bioattn_mm.systems.vars.attention.MAX_DERIVATIVES', 1)
+    torch.testing.assert_close(layer.attention_maps(x, queries)['attention'].weights.flatten(3), weights)
+
+
+@every_grid
+def test_weights_of_convolutional_reconstruction(grid: tuple[int, int]) -> None:
+    layer = randomized(ConvolutionalSparseReconstruction(1, (4, 4), sparsity=0.0))
+    x, queries = torch.randn(2, *grid, 1, dtype=torch.float64), some_queries(grid)
+    maps = layer.attention_maps(x, queries)
+    dictionary, states = layer.recurrent_states(x)
+    reconstructions = [layer.decode(dictionary, codes) for codes in states]
+    value = layer.v(x).flatten(1, 2)[:, None]
+    for weights, reconstruction in zip(maps.values(), reconstructions, strict=True):
+        assert weights.weights.shape == (2, 1, 4, *grid)
+        torch.testing.assert_close(output_of(weights, value)[..., 0], reconstruction.flatten(2)[:, 0, queries])
+
+
+@pytest.mark.parametrize(
+    'make',
+    [
+        lambda: SparseReconstructionAttention(CHANNELS, HEADS, (4, 4)),
+        lambda: ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2),
+        lambda: ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2, with_mixing=False),
+    ],
+    ids=['vars_sd', 'vars_s', 'vars_s without mixing'],
+)
+def test_weights_of_reconstruction_in_inference_mode(make: Callable[[], nn.Module]) -> None:
+    layer, queries = randomized(make()), torch.tensor([0, 5])
+    with torch.inference_mode():
+        x = tokens((3, 4))
+        maps = layer.attention_maps(x, queries)
+    for name, expected in layer.attention_maps(x.clone(), queries).items():
+        assert not expected.weights.requires_grad
+        torch.testing.assert_close(maps[name].weights, expected.weights)
+
+
+@every_grid
+def test_weights_of_the_global_filter(grid: tuple[int, int]) -> None:
+    layer = randomized(GlobalFilter(1, (4, 4)))
+    x, queries = torch.randn(2, *grid, 1, dtype=torch.float64), some_queries(grid)
+    weights = layer.attention_maps(x, queries)['attention']
+    assert weights.weights.shape == (2, 1, 4, *grid)
+    output = output_of(weights, x.flatten(1, 2)[:, None])
+    torch.testing.assert_close(output[..., 0], layer(x).flatten(1)[:, queries])
+
+
+def test_reconstruction_norms() -> None:
+    x = tokens((3, 5))
+    layer = randomized(SparseReconstructionAttention(CHANNELS, HEADS))
+    norms = layer.reconstruction_norms(x)
+    assert norms.shape == (4, 2, HEADS, 3, 5)
+    dictionary, states = layer.recurrent_states(x)
+    torch.testing.assert_close(norms[2].flatten(2), (dictionary @ states[2]).square().sum(-1).sqrt())
+    layer = randomized(ConvolutionalSparseReconstruction(CHANNELS, (3, 5)))
+    norms = layer.reconstruction_norms(x)
+    assert norms.shape == (4, 2, 1, 3, 5)
+    dictionary, states = layer.recurrent_states(x)
+    torch.testing.assert_close(norms[1][:, 0], layer.decode(dictionary, states[1]).square().sum(1).sqrt())
+
+
+@torch.no_grad()
+def test_attention_with_a_class_token() -> None:
+    model = build('ConViT').eval()
+    recording = record_attention(model, torch.randn(2, 3, 48, 112))[-1]
+    (x,), layer = recording.inputs, randomized(recording.layer).float()
+    queries = some_queries(recording.grid)
+    weights = recording.maps(queries)['attention'].weights.flatten(3)
+    weights = torch.cat((1 - weights.sum(-1, keepdim=True), weights), -1)
+    value = layer.qkv(x).chunk(3, -1)[2].unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+    output = layer.proj((weights @ value).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(output, layer(x)[:, 1 + queries])
+
+
+def test_distances() -> None:
+    keys = AttentionMap(torch.ones(1, 1, 2, 1, 3), torch.tensor([[2.0]]), torch.tensor([[0, 1, 5], [1, 2, 3]]))
+    distances = keys.distances(torch.tensor([2, 5]), torch.tensor([1, 5]))
+    torch.testing.assert_close(distances, torch.tensor([[[1.0, 0, 4]], [[5, 18**0.5, 13**0.5]]]))
+
+
+BACKBONES = [name for name in CASES if name != 'VARS'] + ['VARS rvt vars_sd']
+
+
+def summed(maps: AttentionMaps) -> Tensor:
+    return sum(values.weights.sum((-2, -1)) for values in whole_attention(maps))
+
+
+@torch.no_grad()
+def test_recordings_of_aggregated_attention_in_all_stages() -> None:
+    recordings = record_attention(build('TransNeXt A-A-A-A').eval(), torch.randn(1, 3, 40, 130))
+    assert len(recordings) == 5
+    for recording in recordings:
+        maps = recording.maps(torch.tensor([0, 3]))
+        assert maps['pooled'].weights.shape[-2:] == (1, 2)
+        torch.testing.assert_close(summed(maps), torch.ones_like(summed(maps)))
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+@torch.no_grad()
+def test_recordings_of_a_backbone(name: str) -> None:
+    model = build(name).eval()
+    image = torch.randn(2, 3, 72, 130)
+    recordings = record_attention(model, image)
+    depth = {'TransNeXt': 5, 'GABSwin': 8}.get(name, 12)
+    assert len(recordings) == depth
+    assert all(model.get_submodule(recording.name) is recording.layer for recording in recordings)
+    strides = {
+        'TransNeXt': (4, 8, 16, 16, 32),
+        'GABSwin': (4, 4, 8, 8, 16, 16, 32, 32),
+        'VARS rvt vars_sd': (16,) * 10 + (32,) * 2,
+    }
+    for recording, stride in zip(recordings, strides.get(name, (16,) * depth), strict=True):
+        assert recording.grid == tuple(-(-length // stride) for length in (72, 130))
+        queries = torch.tensor([0, recording.grid[0] * recording.grid[1] - 1])
+        maps = recording.maps(queries)
+        for values in maps.values():
+            assert values.weights.shape[2] == 2 and values.weights.isfinite().all()
+            assert values.weights.shape[0] in (1, 2)
+        if name == 'ConViT' and isinstance(recording.layer, Attention):
+            assert (summed(maps) < 1).all()  # the class token has the rest
+        elif not name.startswith('VARS'):
+            torch.testing.assert_close(summed(maps), torch.ones_like(summed(maps)))
+
+
+def test_recording_leaves_no_hook_behind() -> None:
+    model = build('GABViT').eval()
+    image = torch.randn(1, 3, 64, 96)
+    record_attention(model, image)
+    with pytest.raises(ValueError, match='expected an input'):
+        record_attention(model, torch.randn(1, 3, 8, 8))
+    assert not any(module._forward_pre_hooks for module in model.modules())

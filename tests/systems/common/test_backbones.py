@@ -1,0 +1,226 @@
+"""What every backbone keeps: any input size, gradients everywhere, and OpenMMLab's switches."""
+
+import pytest
+import torch
+from timm.layers import DropPath
+from torch import nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.registry import MODELS
+from bioattn_mm.systems.vars.backbone import ATTENTIONS as VARS_ATTENTIONS
+
+from .small_backbones import CASES, VARIANTS, build, every_backbone, every_variant, plain_variant
+
+
+def twin(backbone: nn.Module, name: str, **options) -> nn.Module:
+    """The small variant with other options and the weights of `backbone`."""
+    other = build(name, **options)
+    other.load_state_dict({key: value for key, value in backbone.state_dict().items() if key in other.state_dict()})
+    return other
+
+
+@every_variant
+@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)], ids=str)
+def test_any_input_size(name: str, size: tuple[int, int]) -> None:
+    case, backbone = VARIANTS[name], build(name)
+    assert backbone.out_channels == case.out_channels
+    outputs = backbone(torch.randn(2, 3, *size))
+    for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
+        assert output.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
+        assert output.isfinite().all()
+    sum(output.square().sum() for output in outputs).backward()
+    # A parameter without a gradient stops distributed training, and FSDP2 refuses scalars.
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.ndim for p in backbone.parameters())
+
+
+@every_variant
+def test_device_meta(name: str) -> None:
+    """Without data there are shapes, as for a count of operations."""
+    case = VARIANTS[name]
+    with torch.device('meta'):
+        backbone, images = build(name), torch.zeros(2, 3, 64, 96)
+    outputs = backbone(images)
+    for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
+        assert output.is_meta and output.shape == (2, channels, -(-64 // stride), -(-96 // stride))
+    sum(output.sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.is_meta for p in backbone.parameters())
+
+
+@every_backbone
+def test_gradients_of_each_image_by_torch_func(name: str) -> None:
+    """As in differential privacy."""
+    backbone, images = build(name).eval().double(), torch.randn(2, 3, 64, 96, dtype=torch.float64)
+    parameters, buffers = dict(backbone.named_parameters()), dict(backbone.named_buffers())
+
+    def total(parameters: dict, images: torch.Tensor) -> torch.Tensor:
+        outputs = torch.func.functional_call(backbone, (parameters, buffers), (images,))
+        return sum(output.square().sum() for output in outputs)
+
+    of_each = torch.func.vmap(torch.func.grad(total), in_dims=(None, 0))(parameters, images[:, None])
+    want = torch.autograd.grad(total(parameters, images), list(parameters.values()))
+    for got, gradient in zip(of_each.values(), want, strict=True):
+        torch.testing.assert_close(got.sum(0), gradient)
+
+
+@plain_variant
+def test_second_derivatives_of_formulas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the norm of a gradient, as in a gradient penalty."""
+    if name in ('ConViT', 'VARS rvt softmax'):
+        pytest.skip('PyTorch has no second derivative of its attention on the CPU')
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
+    image = torch.randn(1, 3, 32, 48, requires_grad=True)
+    outputs = build(name, out_indices=(1,))(image)
+    (gradient,) = torch.autograd.grad(outputs[0].square().sum(), image, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), image)
+    assert second.isfinite().all() and second.any()
+
+
+@every_variant
+@torch.no_grad()
+def test_detection_size(name: str) -> None:
+    stride = VARIANTS[name].strides[0]
+    (output,) = build(name, out_indices=(0,)).eval()(torch.randn(1, 3, 800, 1333))
+    assert output.shape[2:] == (-(-800 // stride), -(-1333 // stride))
+
+
+@every_backbone
+@pytest.mark.parametrize('size', [(31, 64), (64, 31), (0, 64)], ids=str)
+def test_input_that_is_too_small(name: str, size: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match=rf'at least 32 pixels, got \(1, 3, {size[0]}, {size[1]}\)'):
+        build(name)(torch.zeros(1, 3, *size))
+
+
+@plain_variant
+@torch.no_grad()
+def test_padding_is_at_the_bottom_and_right(name: str) -> None:
+    backbone = build(name).eval()
+    image = torch.randn(1, 3, 60, 50)
+    torch.testing.assert_close(backbone(image), backbone(nn.functional.pad(image, (0, 14, 0, 4))))
+
+
+@every_backbone
+def test_out_indices(name: str) -> None:
+    last = CASES[name].num_stages - 1
+    whole = build(name, out_indices=(1, 2, last)).eval()
+    # A backbone ends with its last output, because parameters without gradients break DistributedDataParallel. It
+    # gives the maps in its own order, which may differ from that of `out_indices`.
+    part = twin(whole, name, out_indices=(2, 1)).eval()
+    assert len(part.state_dict()) < len(whole.state_dict())
+    image = torch.randn(1, 3, 48, 64)
+    outputs = part(image)
+    torch.testing.assert_close(outputs, whole(image)[:2])
+    assert part.out_channels == tuple(output.shape[1] for output in outputs)
+    sum(output.square().sum() for output in outputs).backward()
+    assert all(parameter.grad is not None for parameter in part.parameters())
+
+
+@plain_variant
+def test_blocks_that_no_output_needs_are_not_built(name: str, tmp_path) -> None:
+    whole, part = build(name), build(name, out_indices=(2, 9))
+    assert len(part.blocks) == 10
+    torch.save(whole.state_dict(), tmp_path / 'whole.pth')
+    part.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'whole.pth'))
+    part.init_weights()
+    torch.testing.assert_close(part.blocks[9].state_dict(), whole.blocks[9].state_dict())
+    sum(output.square().sum() for output in part(torch.randn(2, 3, 48, 64))).backward()
+    assert all(parameter.grad is not None for parameter in part.parameters())
+
+
+@every_variant
+def test_with_cp_gives_the_same_gradients(name: str) -> None:
+    image = torch.randn(2, 3, 64, 96)
+    plain = build(name)
+    recomputed = twin(plain, name, with_cp=True)
+    for backbone in (plain, recomputed):
+        torch.manual_seed(1)  # timm's position bias has dropout
+        sum(output.square().mean() for output in backbone(image)).backward()
+    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize('bfloat16', [False, True], ids=['float32', 'bfloat16'])
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [(name, {}) for name in CASES if name != 'VARS'] + [('VARS', dict(attention=a)) for a in VARS_ATTENTIONS],
+    ids=str,
+)
+def test_gradients_of_padded_images(name: str, options: dict, bfloat16: bool) -> None:
+    """A batch is padded with zeros behind the normalisation: no backbone may answer with exploding gradients."""
+    backbone = build(name, **options)
+    images = torch.randn(2, 3, 128, 128)
+    right, bottom, one_image = (images.clone() for _ in range(3))
+    right[..., 64:] = 0
+    bottom[..., 64:, :] = 0
+    one_image[1] = 0
+
+    def gradient_norm(images: torch.Tensor) -> float:
+        backbone.zero_grad()
+        with torch.autocast('cpu', torch.bfloat16, enabled=bfloat16):
+            outputs = backbone(images)
+        weights = torch.Generator().manual_seed(0)
+        sum((output * torch.randn(output.shape, generator=weights)).mean() for output in outputs).backward()
+        return nn.utils.get_total_norm([parameter.grad for parameter in backbone.parameters()]).item()
+
+    unpadded = gradient_norm(images)
+    for padded in map(gradient_norm, (right, bottom, one_image)):
+        assert 0.1 * unpadded < padded < 10 * unpadded
+
+
+@pytest.mark.parametrize(
+    ('name', 'mode'), [*((name, 'autocast') for name in VARIANTS), *((name, 'half weights') for name in CASES)]
+)
+def test_bfloat16(name: str, mode: str) -> None:
+    image = torch.randn(1, 3, 64, 96)
+    backbone = build(name).eval()
+    exact = backbone(image)
+    if mode == 'autocast':
+        with torch.autocast('cpu', torch.bfloat16):
+            outputs = backbone(image)
+    else:
+        backbone = backbone.bfloat16()
+        outputs = backbone(image.bfloat16())
+    for output, want in zip(outputs, exact, strict=True):
+        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
+    sum(output.float().square().mean() for output in outputs).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in backbone.parameters())
+
+
+@every_backbone
+def test_frozen_stages_stay_frozen_in_training(name: str) -> None:
+    backbone = build(name, frozen_stages=1, drop_path_rate=0.5).train()
+    stages = backbone.stages if CASES[name].num_stages == 4 else backbone.blocks
+    for index, stage in enumerate(stages):
+        assert all(parameter.requires_grad == (index > 1) for parameter in stage.parameters())
+        assert stage.training == (index > 1)
+    # What comes before the stages is frozen with them.
+    before = [
+        m for n, m in backbone.named_children() if n in ('patch_embed', 'stem', 'pos_embed', 'distance_embedding')
+    ]
+    assert not any(parameter.requires_grad for module in before for parameter in module.parameters())
+    assert not any(module.training for module in before)
+    sum(output.square().sum() for output in backbone(torch.randn(2, 3, 64, 64))).backward()
+    assert all((p.grad is not None) == p.requires_grad for p in backbone.parameters())
+
+
+@every_backbone
+def test_drop_path_rises_linearly_over_all_blocks(name: str) -> None:
+    backbone, blocks = build(name, drop_path_rate=0.4), CASES[name].blocks
+    rates = {module.drop_prob for module in backbone.modules() if type(module).__name__ == DropPath.__name__}
+    rising = [0.4 * index / (blocks - 1) for index in range(blocks)]
+    assert sorted(rates | {0.0}) == pytest.approx(rising)
+
+
+@every_backbone
+def test_arguments_that_are_wrong(name: str) -> None:
+    last = CASES[name].num_stages - 1
+    for options, message in (
+        (dict(out_indices=(0, last + 1)), rf'out_indices must be stages 0 to {last}, got \(0, {last + 1}\)'),
+        (dict(out_indices=()), rf'out_indices must be stages 0 to {last}, got \(\)'),
+        (dict(frozen_stages=last + 1), f'frozen_stages must be -1 to {last}, got {last + 1}'),
+    ):
+        with pytest.raises(InputError, match=message):
+            build(name, **options)
+    with pytest.raises(InputError, match=r"arch must be one of .* or a dict, got 'huge'"):
+        MODELS.build(dict(type=f'bioattn_mm.{name}', arch='huge'))
+    with pytest.raises(InputError, match='arch as a dict needs the keys'):
+        MODELS.build(dict(type=f'bioattn_mm.{name}', arch=dict(num_heads=2)))

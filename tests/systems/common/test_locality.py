@@ -1,0 +1,298 @@
+"""Measures of locality with known answers: uniform and Gaussian attention, gates, constructed attention."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bioattn_mm.systems.common import locality
+from bioattn_mm.systems.common.attention_maps import AttentionMap, Recording
+from bioattn_mm.systems.common.attention_recorder import record_attention
+from bioattn_mm.systems.common.backbone import Backbone
+from bioattn_mm.systems.common.locality import (
+    REGIONS,
+    choose_queries,
+    measure_attention,
+    measure_model,
+    measure_parameters,
+    nonlocality,
+    region_sums,
+    sparsity,
+)
+from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.convit import GPSA
+from bioattn_mm.systems.gab import GaussianRelPosAttention
+from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention, PerViT
+from bioattn_mm.systems.transnext import AggregatedAttention, LogCPB
+from bioattn_mm.systems.vars import ConvolutionalSparseReconstruction, SparseReconstructionAttention
+
+Grid = tuple[int, int]
+
+
+def pair_distances(grid: Grid) -> np.ndarray:
+    """Between all tokens of a grid: (N, N)."""
+    places = np.stack(np.mgrid[: grid[0], : grid[1]], -1).reshape(-1, 2)
+    return np.linalg.norm(places[:, None] - places, axis=-1)
+
+
+def places_of(grid: Grid) -> tuple[Tensor, Tensor]:
+    """Rows and columns of all tokens."""
+    places = torch.arange(grid[0] * grid[1])
+    return places // grid[1], places % grid[1]
+
+
+def record(layer: nn.Module, x: Tensor, *inputs: nn.Module) -> Recording:
+    return Recording('layer', layer, (x, *inputs), {}, tuple(x.shape[1:3]), Backbone(1, (0,)))
+
+
+def test_nonlocality_of_uniform_attention() -> None:
+    grid = (3, 5)
+    distances = pair_distances(grid)
+    uniform = AttentionMap.of_grid(torch.full((2, 4, 15, 15), 1 / 15), grid)
+    values = nonlocality([uniform], *places_of(grid))
+    assert values.shape == (4, 15)
+    np.testing.assert_allclose(values, np.broadcast_to(distances.mean(1), (4, 15)), rtol=1e-6)
+    # Weights that sum to another value than 1 are measured by what they are relative to each other.
+    half = AttentionMap.of_grid(torch.full((1, 1, 15, 15), 0.5 / 15), grid)
+    np.testing.assert_allclose(nonlocality([half], *places_of(grid))[0], distances.mean(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize('sigma', [2.0, 5.0])
+def test_nonlocality_of_gaussian_attention(sigma: float) -> None:
+    """The distance from the mean of a Gaussian in the plane has the mean sigma sqrt(pi / 2)."""
+    length = 81
+    offset = torch.arange(length, dtype=torch.float64) - length // 2
+    weights = torch.exp(-(offset[:, None] ** 2 + offset**2) / (2 * sigma**2))
+    attention = AttentionMap.of_grid((weights / weights.sum()).flatten()[None, None, None], (length, length))
+    value = nonlocality([attention], torch.tensor([length // 2]), torch.tensor([length // 2]))
+    # The sum over tokens in place of the integral.
+    assert value.item() == pytest.approx(sigma * math.sqrt(math.pi / 2), rel=0.01)
+
+
+def test_nonlocality_of_two_parts() -> None:
+    """A window of weight 1/4 at a distance of 1, and pooled tokens of weight 3/4 at a distance of 5."""
+    window = AttentionMap(
+        torch.tensor([[0.125, 0, 0.125]])[None, None, None], torch.tensor([[2]]), torch.tensor([[1, 2, 3]])
+    )
+    pooled = AttentionMap(torch.full((1, 1, 1, 1, 1), 0.75), torch.tensor([[5.0]]), torch.tensor([[6.0]]))
+    assert nonlocality([window, pooled], torch.tensor([2]), torch.tensor([2])).item() == pytest.approx(0.25 + 3.75)
+
+
+def softmax_layer() -> SoftmaxAttention:
+    """Attention to all tokens alike."""
+    layer = SoftmaxAttention(6, 2)
+    nn.init.zeros_(layer.qkv.weight)
+    nn.init.zeros_(layer.qkv.bias)
+    return layer
+
+
+@pytest.mark.parametrize('max_numel', [1, 200, 2**28])
+def test_measures_do_not_depend_on_chunks(max_numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locality, 'MAX_NUMEL', max_numel)
+    grid = (4, 5)
+    measures = measure_attention(record(softmax_layer(), torch.randn(2, *grid, 6)))
+    assert list(measures) == ['nonlocality']
+    np.testing.assert_allclose(measures['nonlocality'], [pair_distances(grid).mean()] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize('num_queries', [None, 30])
+@torch.no_grad()
+def test_impact_and_nonlocality_of_pervit(num_queries: int | None) -> None:
+    """Eq. 12 and 13 against whole matrices that are not normalised, of two images; a third of the rows is scaled."""
+    layer, x, grid = PeripheralAttention(8, 2).eval(), torch.randn(2, 9, 10, 8), (9, 10)
+    layer.qkv.weight.data.mul_(5)
+    embedding = DistanceEmbedding(2)
+    recording = record(layer, x, embedding)
+    queries = choose_queries(recording, num_queries)
+    measures = measure_attention(recording, num_queries)
+    query, key, _ = (part.double() for part in layer.qkv(x).flatten(1, 2).unflatten(-1, (3, 2, 4)).unbind(2))
+    content = torch.einsum('bqnd,bknd->bnqk', query, key).mul(0.5).exp()
+    position = (
+        torch.cat([part.weights for _, part in layer.position_attention(grid, embedding)], 2).double().flatten(3)
+    )
+    distances = torch.from_numpy(pair_distances(grid)).flatten(1)
+    phi = dict(content=content, position=position.expand_as(content), attention=content * position)
+    for name, weights in phi.items():
+        omega = (weights * distances)[:, :, queries].mean((2, 3)).mean(0)
+        np.testing.assert_allclose(measures[f'omega_{name}'], omega, rtol=1e-5)
+    for name in ('content', 'position'):
+        difference = (phi[name] - phi['attention'])[:, :, queries].flatten(2).norm(dim=-1)
+        impact = 1 / (difference * math.sqrt(90 / len(queries)))
+        np.testing.assert_allclose(measures[f'impact_{name}'], impact.mean(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize('num_queries', [None, 30])
+def test_impact_is_the_inverse_frobenius_norm(num_queries: int | None) -> None:
+    """Of systems whose parts have rows that sum to 1, against the whole matrices; of a third of the rows it is
+    scaled.
+    """
+    recording = record(GPSA(8, 2), torch.randn(2, 9, 10, 8))
+    queries = choose_queries(recording, num_queries)
+    maps = {name: part.weights.double() for name, part in recording.maps(queries).items()}
+    measures = measure_attention(recording, num_queries)
+    for name in ('content', 'position'):
+        rows = (maps[name] - maps['attention']).flatten(2).norm(dim=-1) * math.sqrt(90 / len(queries))
+        np.testing.assert_allclose(measures[f'impact_{name}'], (1 / rows).mean(0))
+    assert not [name for name in measures if name.startswith('omega')]
+
+
+@pytest.mark.parametrize('gate', [0, 1])
+def test_closed_and_open_gate(gate: int) -> None:
+    layer = GPSA(8, 4)
+    layer.gating_param.data.fill_(1e3 if gate else -1e3)
+    recording = record(layer, torch.randn(1, 5, 6, 8))
+    assert measure_parameters(recording) == dict(gate=[float(gate)] * 4)
+    (first, *_) = measure_model([[recording]])
+    part, other = ('position', 'content') if gate else ('content', 'position')
+    assert first['nonlocality'] == pytest.approx(first[f'nonlocality_{part}'])
+    # What is not different from the attention has all of the impact.
+    assert first[f'impact_{part}'] > 1e6
+    assert first[f'impact_{other}'] < 100
+
+
+def test_gate_in_between() -> None:
+    layer = GPSA(8, 4)
+    layer.gating_param.data = torch.tensor([-1.0, 0, 1, math.log(3)])
+    gates = measure_parameters(record(layer, torch.randn(1, 2, 2, 8)))['gate']
+    assert gates == pytest.approx([1 / (1 + math.e), 0.5, math.e / (1 + math.e), 0.75])
+
+
+def constructed(grid: Grid, values_of_distance) -> list[tuple[Tensor, AttentionMap]]:
+    """Position-based attention that is a function of the distance, in two chunks of queries."""
+    phi = torch.from_numpy(values_of_distance(pair_distances(grid)))[None, None]
+    places = torch.arange(phi.shape[2])
+    return [(p, AttentionMap.of_grid(w, grid)) for p, w in zip(places.split(7), phi.split(7, 2))]
+
+
+@pytest.mark.parametrize('region', REGIONS)
+@pytest.mark.parametrize('grid', [(14, 14), (12, 17)], ids=str)
+def test_region_of_an_ideal_head(grid: Grid, region: str) -> None:
+    """A head that attends to one region alone: its sum is the number of pairs in the region."""
+    limits = dict(zip(REGIONS, pairwise([0, 1.19, 3.37, 5.83, 7.9])))
+    near, far = limits[region]
+
+    def ideal(distance: np.ndarray) -> np.ndarray:
+        return ((near <= distance) & (distance < far)).astype(float)
+
+    (sums,) = region_sums(constructed(grid, ideal))
+    wanted = ideal(pair_distances(grid)).sum()
+    assert sums.tolist() == [wanted * (other == region) for other in REGIONS]
+
+
+def test_far_region_ends() -> None:
+    (sums,) = region_sums(constructed((14, 14), lambda distance: (distance >= 7.9).astype(float)))
+    assert sums.tolist() == [0] * 4
+
+
+def test_regions_are_those_of_sums_and_not_of_means() -> None:
+    """A head that attends most to the central region, and most pairs of whose attention are further out."""
+    (sums,) = region_sums(constructed((14, 14), lambda distance: np.exp(-distance / 3)))
+    assert list(REGIONS)[sums.argmax()] == 'para-central'
+
+
+def test_regions_of_the_initial_pervit() -> None:
+    """Phi_p falls with the distance in all blocks, the later the more slowly (PerViT, eq. 9)."""
+    model = PerViT(arch='tiny', out_indices=(11,)).eval()
+    recordings = record_attention(model, torch.zeros(1, 3, 224, 224))
+    regions = [measure_parameters(recording)['region'] for recording in recordings]
+    assert all(len(set(heads)) == 1 for heads in regions)
+    wanted = ['para-central'] * 6 + ['mid-peripheral'] * 3 + ['far-peripheral'] * 3
+    assert [heads[0] for heads in regions] == wanted
+
+
+def test_parameters_of_peripheral_attention() -> None:
+    layer, embedding = PeripheralAttention(8, 2).eval(), DistanceEmbedding(2)
+    nn.init.constant_(embedding.proj.weight, -0.02)
+    position = layer.position
+    for parameter, value in (
+        (position.conv1.weight, 0.02),
+        (position.conv2.weight, 0.02),
+        (position.norm2.weight, 3),
+        (position.norm2.bias, -5),
+    ):
+        nn.init.constant_(parameter, value)
+    parameters = measure_parameters(record(layer, torch.randn(1, 8, 8, 8), embedding))
+    assert parameters['region'] == ['para-central'] * 2
+    for head in range(2):
+        assert sum(parameters[f'share_{region}'][head] for region in REGIONS) == pytest.approx(1)
+    layer.position.norm2.weight.data.neg_()
+    rising = measure_parameters(record(layer, torch.randn(1, 8, 8, 8), embedding))
+    assert set(rising['region']) <= {'mid-peripheral', 'far-peripheral'}
+    for near, far in (('central', 'far-peripheral'), ('para-central', 'mid-peripheral')):
+        for parameters_, is_larger in ((parameters, True), (rising, False)):
+            assert (parameters_[f'share_{near}'][0] > parameters_[f'share_{far}'][0]) == is_larger
+
+
+def test_parameters_of_the_gaussian() -> None:
+    layer = GaussianRelPosAttention(8, 2, sigma=3.5, amplitude=1.25)
+    rows = measure_model([[record(layer.eval(), torch.randn(1, 3, 4, 8))]])
+    assert [(row['head'], row['gaussian_amplitude'], row['gaussian_sigma']) for row in rows] == [
+        (0, 1.25, 3.5),
+        (1, 1.25, 3.5),
+    ]
+    assert {'nonlocality_Gaussian', 'nonlocality_content', 'impact_position'} <= set(rows[0])
+
+
+@pytest.mark.parametrize('bias', [-1e4, 1e4])
+def test_share_of_the_pooled_tokens(bias: float) -> None:
+    layer = AggregatedAttention(8, 2, LogCPB(2, (4, 4)), sr_ratio=2).eval()
+    layer.window_bias.data.fill_(bias)
+    measures = measure_attention(record(layer, torch.randn(1, 6, 4, 8)))
+    assert measures['pooled_share'].tolist() == pytest.approx([float(bias < 0)] * 2, abs=1e-6)
+    # In a window of 3 x 3, weights are at distances of 0, 1 and sqrt(2).
+    assert (measures['nonlocality'] > 1.2).all() if bias < 0 else (measures['nonlocality'] < math.sqrt(2)).all()
+
+
+def test_steps_of_the_recurrence() -> None:
+    layer = SparseReconstructionAttention(8, 2, num_steps=2)
+    measures = measure_attention(record(layer, torch.randn(1, 3, 5, 8)))
+    assert measures.pop('active_codes').tolist() == [1, 1]  # of the smooth threshold
+    assert list(measures) == ['nonlocality', 'nonlocality_step_0', 'nonlocality_step_1', 'sparsity']
+    sparsities = measures.pop('sparsity')
+    assert all(0 < value < math.hypot(2, 4) for values in measures.values() for value in values.tolist())
+    assert sparsities.shape == (2,) and (0 < sparsities).all() and (sparsities < 1).all()
+
+
+def test_sparsity() -> None:
+    codes = torch.tensor([[[0, -3.0, 0, 0], [2, -2, 2, 2], [1, 1, 0, 0]]])
+    np.testing.assert_allclose(sparsity(codes), [1, 0, 2 - math.sqrt(2)])
+
+
+@pytest.mark.parametrize('kind', ['vars_d', 'vars_s'])
+def test_a_higher_penalty_makes_codes_sparser(kind: str) -> None:
+    x, values = torch.randn(2, 4, 5, 8), []
+    for penalty in (0.0, 0.3, 1.0):
+        torch.manual_seed(0)
+        if kind == 'vars_d':
+            layer = SparseReconstructionAttention(8, 2, sparsity=penalty, threshold='soft')
+        else:
+            layer = ConvolutionalSparseReconstruction(8, (4, 5), sparsity=penalty)
+        measures = measure_attention(record(layer.eval(), x))
+        values.append([measures['sparsity'].mean().item(), -measures['active_codes'].mean().item()])
+    for column in zip(*values):
+        assert list(column) == sorted(column) and column[0] < column[2]
+
+
+def test_queries_are_spread_over_the_grid() -> None:
+    recording = record(softmax_layer(), torch.randn(1, 4, 6, 6))
+    assert choose_queries(recording, None).tolist() == list(range(24)) == choose_queries(recording, 100).tolist()
+    assert choose_queries(recording, 4).tolist() == [3, 9, 15, 21]
+    recording = record(SparseReconstructionAttention(6, 2), torch.randn(1, 8, 8, 6))
+    assert len(choose_queries(recording, None)) == 32
+    distances = pair_distances((4, 6))[[3, 9, 15, 21]]
+    measures = measure_attention(record(softmax_layer(), torch.randn(1, 4, 6, 6)), 4)
+    np.testing.assert_allclose(measures['nonlocality'], [distances.mean()] * 2, rtol=1e-6)
+
+
+def test_mean_over_images_of_different_sizes() -> None:
+    grids = [(2, 6), (4, 3)]
+    rows = measure_model([record(softmax_layer(), torch.randn(1, *grid, 6))] for grid in grids)
+    assert [(row['layer'], row['name'], row['head'], row['height'], row['width']) for row in rows] == [
+        (0, 'layer', 0, 2, 6),
+        (0, 'layer', 1, 2, 6),
+    ]
+    wanted = np.mean([pair_distances(grid).mean() for grid in grids])
+    assert [row['nonlocality'] for row in rows] == pytest.approx([wanted] * 2)

@@ -1,0 +1,81 @@
+"""SimpleFeaturePyramid: sizes, where each level comes from, and what is refused when it is built."""
+
+import pytest
+import torch
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyramid
+
+SCALES = (4, 2, 1, 0.5, 0.25)
+
+
+def test_levels_of_the_last_map() -> None:
+    neck = SimpleFeaturePyramid(16, 8, SCALES, head_strides=[4, 8, 16, 32, 64])
+    assert neck.strides == (4, 8, 16, 32, 64)
+    unused, last = torch.randn(2, 16, 5, 7, requires_grad=True), torch.randn(2, 16, 5, 7, requires_grad=True)
+    outputs = neck((unused, last))
+    assert [tuple(output.shape) for output in outputs] == [
+        (2, 8, 20, 28), (2, 8, 10, 14), (2, 8, 5, 7), (2, 8, 3, 4), (2, 8, 2, 2),
+    ]  # fmt: skip
+    sum(output.square().sum() for output in outputs).backward()
+    assert unused.grad is None
+    assert last.grad.isfinite().all()
+    assert all(parameter.grad is not None for parameter in neck.parameters())
+
+
+def test_each_level_of_its_own_map() -> None:
+    neck = SimpleFeaturePyramid([16, 12, 8, 4], 8)
+    inputs = [torch.randn(1, channels, 5, 7, requires_grad=True) for channels in (16, 12, 8, 4)]
+    outputs = neck(tuple(inputs))
+    for level, output in enumerate(outputs):
+        gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True)
+        assert [gradient is not None for gradient in gradients] == [other == level for other in range(4)]
+
+
+def test_backbone_of_two_strides() -> None:
+    neck = SimpleFeaturePyramid(
+        [16, 12], 8, (4, 2, 1, 1, 0.5), stride=[16, 32], sources=[0, 0, 0, 1, 1], head_strides=[4, 8, 16, 32, 64]
+    )
+    inputs = [torch.randn(1, 16, 5, 7, requires_grad=True), torch.randn(1, 12, 3, 4, requires_grad=True)]
+    outputs = neck(tuple(inputs))
+    assert [tuple(output.shape[2:]) for output in outputs] == [(20, 28), (10, 14), (5, 7), (3, 4), (2, 2)]
+    for output, source in zip(outputs, (0, 0, 0, 1, 1)):
+        gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True)
+        assert [gradient is not None for gradient in gradients] == [other == source for other in range(2)]
+
+
+@torch.no_grad()
+def test_pooling_down_takes_the_largest_value_of_each_cell() -> None:
+    pooling = SimpleFeaturePyramid(4, 8, (0.5,)).levels[0][0]
+    x = torch.arange(15.0).view(1, 1, 3, 5)
+    assert pooling(x).tolist() == [[[[6, 8, 9], [11, 13, 14]]]]
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(scales=(3, 1)), 'scales must be powers of two, got 3'),
+        (dict(scales=(1, 0)), 'scales must be powers of two, got 0'),
+        (dict(in_channels=[16, 16]), r'each of the 4 scales needs one input: in_channels \[16, 16\]'),
+        (
+            dict(in_channels=[16, 8], stride=[16], sources=[0, 0, 0, 1]),
+            'stride must be an int or have a value for each',
+        ),
+        (dict(in_channels=[16, 8], sources=[0, 0, 0, 0]), 'sources must name all of the 2 inputs and no others'),
+        (dict(in_channels=[16, 8], sources=[0, 0, 1, 2]), 'sources must name all of the 2 inputs and no others'),
+        (dict(sources=[0, 0]), 'each of the 4 scales needs one input'),
+        (
+            dict(head_strides=[8, 16, 32, 64]),
+            r'the head expects strides \(8, 16, 32, 64\), the pyramid has \(4, 8, 16, 32\) '
+            r'\(inputs of stride 16, scales \(4, 2, 1, 0.5\)\)',
+        ),
+    ],
+)
+def test_refused_when_it_is_built(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SimpleFeaturePyramid(**{'in_channels': 16, 'out_channels': 8, **options})
+
+
+def test_number_of_maps() -> None:
+    with pytest.raises(InputError, match='expected 4 feature maps, as in in_channels, got 1'):
+        SimpleFeaturePyramid([16] * 4, 8)((torch.zeros(1, 16, 2, 2),))

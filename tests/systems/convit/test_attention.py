@@ -1,0 +1,199 @@
+"""GPSA, factorised into rows and columns, against the paper's formula over all pairs of tokens."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.common.heads import split_heads
+from bioattn_mm.systems.convit import GPSA, FrozenGPSA, UngatedGPSA
+
+GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
+
+
+def randomized(embed_dims: int = 12, num_heads: int = 3) -> GPSA:
+    """A float64 layer with random parameters; its positional weights are neither uniform nor one-hot."""
+    layer = GPSA(embed_dims, num_heads).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters():
+        parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return layer
+
+
+def written_out(layer: GPSA, x: Tensor) -> Tensor:
+    """The attention weights of eq. 7, computed for all pairs of tokens: (B, heads, N, N)."""
+    batch, height, width, channels = x.shape
+    d = channels // layer.num_heads
+    query, key = layer.qk(x).reshape(batch, height * width, 2, layer.num_heads, d).permute(2, 0, 3, 1, 4)
+    content = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(d), dim=-1)
+    position = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing='ij'), dim=-1).reshape(
+        -1, 2
+    )
+    dy, dx = (position[None, :] - position[:, None]).double().unbind(-1)  # key - query
+    relative = layer.pos_proj(torch.stack((dx, dy, dx**2 + dy**2), dim=-1))  # (N, N, heads)
+    gate = torch.sigmoid(layer.gating_param)[:, None, None]
+    weights = (1 - gate) * content + gate * torch.softmax(relative.permute(2, 0, 1), dim=-1)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def weights_of(layer: GPSA, x: Tensor) -> Tensor:
+    """The attention weights of all tokens by `attention_maps`: (B, heads, N, N)."""
+    queries = torch.arange(x.shape[1] * x.shape[2])
+    return layer.attention_maps(x, queries)['attention'].weights.flatten(3)
+
+
+def output_of(layer: GPSA, weights: Tensor, x: Tensor) -> Tensor:
+    """Apply the weights of all pairs to the values."""
+    value = layer.v(x).flatten(1, 2).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+    return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_equals_the_formula_in_values_and_gradients(grid: tuple[int, int]) -> None:
+    layer = randomized()
+    x = torch.randn(2, *grid, 12, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(2, *grid, 12, dtype=torch.float64)
+    inputs = [x, *layer.parameters()]
+    dense = output_of(layer, written_out(layer, x), x)
+    maps = output_of(layer, weights_of(layer, x), x)
+    output = layer(x)
+    wanted = torch.autograd.grad(dense, inputs, upstream)
+    for candidate in (output, maps):
+        torch.testing.assert_close(candidate, dense, rtol=0, atol=1e-12)
+        for gradient, want in zip(torch.autograd.grad(candidate, inputs, upstream), wanted, strict=True):
+            torch.testing.assert_close(gradient, want, rtol=0, atol=1e-11)
+
+
+def test_float32_agrees_with_the_maps() -> None:
+    layer = GPSA(192, 4)
+    x = torch.randn(2, 9, 14, 192, requires_grad=True)
+    inputs = [x, *layer.parameters()]
+    output, maps = layer(x), output_of(layer, weights_of(layer, x), x)
+    torch.testing.assert_close(output, maps, rtol=0, atol=1e-5)
+    gradients, wanted = (torch.autograd.grad(y.square().mean(), inputs) for y in (output, maps))
+    for gradient, want in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient, want, rtol=0, atol=1e-5)
+
+
+def test_no_tensor_of_all_pairs_is_made(record_sizes: Callable) -> None:
+    """Scaled dot-product attention is a single operator: no other tensor may be larger than queries and keys."""
+    x = torch.randn(1, 40, 50, 8)
+    layer = GPSA(8, 2)
+    with record_sizes() as sizes, torch.no_grad():
+        layer(x)
+    assert sizes and max(sizes) <= 2 * x.numel()  # queries and keys are one tensor
+
+
+@pytest.mark.parametrize(('num_heads', 'kernel_size'), [(4, 2), (9, 3), (16, 4), (5, 2)])
+def test_starts_as_a_convolution(num_heads: int, kernel_size: int) -> None:
+    """With the gate at 1 and a high locality, each head copies one neighbour in a K x K window."""
+    channels = 2 * num_heads
+    layer = GPSA(channels, num_heads, locality_strength=50.0)
+    layer.gating_param.data.fill_(1e3)
+    layer.proj.weight.data = torch.eye(channels)
+    layer.proj.bias.data.zero_()
+    x = torch.randn(1, 9, 8, channels)
+    output = layer(x)
+    centre = (kernel_size - 1) / 2
+    inner = slice(3, 5)
+    for row in range(kernel_size):
+        for column in range(kernel_size):
+            head = slice(2 * (row + kernel_size * column), 2 * (row + kernel_size * column) + 2)
+            # Offsets in windows of even size lie between tokens, which share the weight equally.
+            offsets = [
+                (y, z)
+                for y in {math.floor(row - centre), math.ceil(row - centre)}
+                for z in {math.floor(column - centre), math.ceil(column - centre)}
+            ]
+            neighbours = [x.roll((-y, -z), dims=(1, 2))[:, inner, inner, head] for y, z in offsets]
+            torch.testing.assert_close(output[:, inner, inner, head], sum(neighbours) / len(offsets))
+
+
+def test_gate_of_zero_and_one() -> None:
+    layer = randomized()
+    x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
+    layer.gating_param.data.fill_(-1e3)
+    query, key = split_heads(layer.qk(x), 2, layer.num_heads)
+    torch.testing.assert_close(weights_of(layer, x), (query @ key.transpose(-1, -2) / 2).softmax(-1))
+    layer.gating_param.data.fill_(1e3)
+    rows, columns = layer.position_weights((3, 4))
+    torch.testing.assert_close(
+        weights_of(layer, x)[0], torch.stack([torch.kron(a, b) for a, b in zip(rows, columns)])
+    )
+
+
+def test_every_parameter_has_a_gradient() -> None:
+    """DistributedDataParallel fails if a parameter gets no gradient."""
+    layer = GPSA(8, 2)
+    layer(torch.randn(1, 3, 4, 8)).sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_gradcheck() -> None:
+    layer = randomized(4, 2)
+    x = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+    parameters = dict(layer.named_parameters())
+
+    def function(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(parameters, values)), (x,))
+
+    assert torch.autograd.gradcheck(function, (x, *parameters.values()))
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
+    """Squares of offsets overflow in half precision: the positional softmax has to be computed in float32."""
+    layer = GPSA(8, 4)
+    x = torch.randn(1, 2, 400, 8)
+    exact = layer(x)
+    rounded = layer.to(dtype)(x.to(dtype))
+    assert rounded.isfinite().all()
+    assert (rounded.float() - exact).abs().max() < 0.03 * exact.abs().max()
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_maps_under_autocast(dtype: torch.dtype) -> None:
+    layer, x, queries = randomized().float(), torch.randn(2, 3, 5, 12), torch.tensor([14, 0, 7])
+    with torch.autocast('cpu', dtype):
+        maps = layer.attention_maps(x, queries)
+    for name, exact in layer.attention_maps(x, queries).items():
+        torch.testing.assert_close(maps[name].weights.float(), exact.weights, rtol=0.05, atol=0.01)
+
+
+def test_width_that_is_no_multiple_of_the_heads() -> None:
+    with pytest.raises(InputError, match='embed_dims must be a multiple of num_heads, got 10 and 3'):
+        GPSA(10, 3)
+
+
+def test_ungated_gives_content_and_position_the_same_share() -> None:
+    """Table 3, rows b and d: eq. 7 with a gate of 0 in every head, whatever is trained."""
+    layer, x = UngatedGPSA(12, 3).double(), torch.randn(2, 3, 4, 12, dtype=torch.float64)
+    assert 'gating_param' not in {**dict(layer.named_parameters()), **layer.state_dict()}
+    assert layer.head_parameters() == dict(gate=[0.5] * 3)
+    gated = GPSA(12, 3).double()
+    gated.load_state_dict({**layer.state_dict(), 'gating_param': torch.zeros(3)})
+    torch.testing.assert_close(layer(x), gated(x))
+    weights = written_out(layer, x)
+    maps = layer.attention_maps(x, torch.arange(12))
+    halves = (maps['content'].weights + maps['position'].weights) / 2
+    torch.testing.assert_close(weights, halves.flatten(3))
+    torch.testing.assert_close(layer(x), output_of(layer, weights, x))
+
+
+def test_without_convolutional_initialisation() -> None:
+    layer = GPSA(12, 4, locality_strength=None)
+    assert not torch.equal(layer.v.weight, torch.eye(12))
+    assert not torch.equal(layer.pos_proj.weight[:, 2], torch.full((4,), -1.0))
+    assert layer.gating_param.tolist() == [1.0] * 4
+
+
+def test_frozen_keeps_its_initial_values_and_passes_gradients_on() -> None:
+    layer = FrozenGPSA(12, 4)
+    assert not any(parameter.requires_grad for parameter in layer.parameters())
+    torch.testing.assert_close(layer.v.weight, torch.eye(12), rtol=0, atol=0)
+    x = torch.randn(1, 3, 4, 12, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad.abs().sum() > 0

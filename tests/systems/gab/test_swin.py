@@ -1,0 +1,191 @@
+"""GABSwin: the plain Swin where the Gaussians are switched off, files of three sources, any input size."""
+
+import pytest
+import torch
+from mmdet.models.backbones.swin import SwinTransformer as MMDetSwin
+from mmdet.models.backbones.swin import swin_converter
+from mmengine.registry import MODELS, DefaultScope
+from mmpretrain.models import SwinTransformer as MMPretrainSwin
+from torch import Tensor, nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.gab import GABSwin, GaussianBias
+
+SMALL = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+
+
+def pretrained(path) -> dict:
+    return dict(type='Pretrained', checkpoint=str(path))
+
+
+def gaussians(backbone: nn.Module) -> list[GaussianBias]:
+    return [module for module in backbone.modules() if isinstance(module, GaussianBias)]
+
+
+def plain_swin() -> MMDetSwin:
+    """mmdet's Swin with values of which all matter."""
+    host = MMDetSwin(**SMALL, drop_path_rate=0.0)
+    host.eval()
+    for name, parameter in host.named_parameters():
+        # Biases large enough that neighbours differ.
+        std = 1.0 if 'bias_table' in name else 0.05
+        parameter.data += std * torch.randn(parameter.shape)
+    return host
+
+
+def released_names(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A file as the Swin authors lay it out for a state dict of mmdet: the inverse of what mmdet does to theirs."""
+    released = {}
+    for name, value in state_dict.items():
+        if name.startswith(('norm0', 'norm1', 'norm2', 'norm3')):
+            continue
+        if 'downsample' in name:  # (channel, row, column) to (column, row, channel)
+            value = value.unflatten(-1, (-1, 2, 2)).transpose(-1, -3).flatten(-3)
+        for old, new in (
+            ('stages.', 'layers.'),
+            ('attn.w_msa.', 'attn.'),
+            ('ffn.layers.0.0.', 'mlp.fc1.'),
+            ('ffn.layers.1.', 'mlp.fc2.'),
+            ('projection', 'proj'),
+        ):
+            name = name.replace(old, new)
+        released[name] = value
+    released['layers.0.blocks.1.attn_mask'] = torch.zeros(64, 49, 49)
+    released['norm.weight'], released['norm.bias'] = torch.ones(128), torch.zeros(128)
+    released['head.weight'], released['head.bias'] = torch.zeros(1000, 128), torch.zeros(1000)
+    return released
+
+
+@pytest.mark.parametrize('size', [(224, 224), (33, 47), (200, 97)], ids=str)
+@torch.no_grad()
+def test_without_amplitude_it_is_the_plain_swin(size: tuple[int, int]) -> None:
+    host = plain_swin()
+    backbone = GABSwin(SMALL, amplitude=0.0).eval()
+    backbone.load_state_dict(host.state_dict(), strict=False)
+    other_host = MMPretrainSwin(SMALL, pad_small_map=True, out_indices=(0, 1, 2, 3), drop_path_rate=0.0)
+    other_host.load_state_dict(host.state_dict())
+    image = torch.randn(2, 3, *size)
+    outputs = backbone(image)
+    for wanted in (host(image), other_host(image)):
+        for output, want in zip(outputs, wanted, strict=True):
+            torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('arch', ['tiny', 'small', 'base'])
+def test_names_and_shapes_are_those_of_mmdet(arch: str) -> None:
+    settings = GABSwin.arch_settings[arch]
+    host = MMDetSwin(**settings)
+    backbone = GABSwin(arch)
+    own = {name: value.shape for name, value in backbone.state_dict().items() if 'gaussian' not in name}
+    assert own == {name: value.shape for name, value in host.state_dict().items()}
+
+
+@torch.no_grad()
+def test_the_bias_is_that_of_equation_3() -> None:
+    """The same values in the host's own table of relative positions."""
+    host = plain_swin()
+    backbone = GABSwin(SMALL, amplitude=1.5, sigma=2.0).eval()
+    backbone.load_state_dict(host.state_dict(), strict=False)
+    dy, dx = torch.meshgrid(torch.arange(-6.0, 7), torch.arange(-6.0, 7), indexing='ij')
+    table = (1.5**2 * torch.exp(-(dx**2 + dy**2) / 8)).flatten()
+    for name, parameter in host.named_parameters():
+        if 'bias_table' in name:
+            parameter += table[:, None]
+    image = torch.randn(1, 3, 161, 97)
+    for output, want in zip(backbone(image), host(image), strict=True):
+        torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+    attention = backbone.stages[2].blocks[1].attn.w_msa
+    host_table = host.stages[2].blocks[1].attn.w_msa.relative_position_bias_table
+    torch.testing.assert_close(attention.table().flatten(1).T, host_table)
+
+
+def test_initial_values() -> None:
+    layers = gaussians(GABSwin(SMALL))
+    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(1, 3.5)] * 8
+    assert gaussians(GABSwin(SMALL, window_size=12))[0].sigma == 6
+    assert gaussians(GABSwin(SMALL, sigma=2.0, amplitude=0.5))[3].sigma == 2
+
+
+@pytest.mark.parametrize('names', ['released', 'mmdet', 'mmpretrain'])
+@torch.no_grad()
+def test_loads_files_of_three_sources(names: str, tmp_path, monkeypatch) -> None:
+    host = plain_swin()
+    if names == 'released':
+        for stage in range(4):  # as mmdet has them after loading an ImageNet file
+            host.get_submodule(f'norm{stage}').reset_parameters()
+        checkpoint = {'model': released_names(host.state_dict())}
+        converted = swin_converter(checkpoint['model'])  # this is how mmdet reads it
+        for name, value in host.state_dict().items():
+            assert name.startswith('norm') or torch.equal(converted[f'backbone.{name}'], value)
+    elif names == 'mmdet':
+        checkpoint = dict(host.state_dict())
+    else:
+        checkpoint = {'state_dict': {f'backbone.{name}': value for name, value in host.state_dict().items()}}
+    torch.save(checkpoint, tmp_path / 'swin.pth')
+    lines = []
+    monkeypatch.setattr('bioattn_mm.systems.common.backbone.print_log', lambda line, logger: lines.append(line))
+    backbone = GABSwin(SMALL, amplitude=0.0, sigma=2.5, init_cfg=pretrained(tmp_path / 'swin.pth'))
+    backbone.init_weights()
+    image = torch.randn(1, 3, 90, 130)
+    for output, want in zip(backbone.eval()(image), host(image), strict=True):
+        torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+    (line,) = lines
+    assert (
+        'not in the file and left at their initial values: stages.0.blocks.0.attn.w_msa.gaussian.amplitude, ' in line
+    )
+    assert {layer.sigma.item() for layer in gaussians(backbone)} == {2.5}
+    unused = 'layers.0.blocks.1.attn_mask, norm.weight, norm.bias, head.weight, head.bias'
+    assert (f', not used: {unused};' in line) == (names == 'released')
+
+
+@torch.no_grad()
+def test_whole_classifier_of_the_release_gives_its_logits(tmp_path) -> None:
+    host = MMPretrainSwin(SMALL, drop_path_rate=0.0)
+    host.eval()
+    for parameter in host.parameters():
+        parameter += 0.1 * torch.randn(parameter.shape)
+    fc = nn.Linear(128, 10)
+    released = released_names(host.state_dict())
+    released |= {'norm.weight': host.norm3.weight, 'norm.bias': host.norm3.bias}
+    released |= {'head.weight': fc.weight, 'head.bias': fc.bias}
+    torch.save({'model': released}, tmp_path / 'swin.pth')
+    config = dict(
+        type='ImageClassifier',
+        backbone=dict(type='bioattn_mm.GABSwin', arch=SMALL, pad_small_map=False, amplitude=0.0, out_indices=(3,)),
+        neck=dict(type='GlobalAveragePooling'),
+        head=dict(type='LinearClsHead', num_classes=10, in_channels=128),
+        init_cfg=pretrained(tmp_path / 'swin.pth'),
+    )
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(config)
+    model.init_weights()
+    image = torch.randn(2, 3, 224, 224)
+    torch.testing.assert_close(model.eval()(image), fc(host(image)[-1].mean((2, 3))), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_stages_that_no_output_needs_are_not_built() -> None:
+    whole, part = GABSwin(SMALL).eval(), GABSwin(SMALL, out_indices=(1,)).eval()
+    assert not any(name.startswith(('stages.2', 'stages.1.downsample', 'norm0')) for name in part.state_dict())
+    part.load_state_dict({name: value for name, value in whole.state_dict().items() if name in part.state_dict()})
+    image = torch.randn(1, 3, 64, 96)
+    assert part.out_channels == (32,)
+    torch.testing.assert_close(part(image), whole(image)[1:2])
+
+
+def test_is_built_without_memory() -> None:
+    with torch.device('meta'):
+        assert all(parameter.is_meta for parameter in GABSwin('tiny').parameters())
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(arch={**SMALL, 'depths': (2, 2)}), r'depths of arch needs 4 values, got \(2, 2\)'),
+        (dict(arch={**SMALL, 'num_heads': (3, 3, 3, 3)}), 'embed_dims must be a multiple of num_heads, got 16 and 3'),
+        (dict(sigma=0.0), 'sigma must be positive, got 0.0'),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        GABSwin(**{'arch': SMALL, **options})

@@ -1,0 +1,129 @@
+"""GABViT: timm's model where the Gaussians are switched off, timm's files, any input size, OpenMMLab's switches."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.gab import GABViT, GaussianBias
+from tests import parity
+
+from ...needs import needs
+
+SMALL = dict(embed_dims=16, num_layers=12, num_heads=2)
+
+
+def pretrained(path) -> dict:
+    return dict(type='Pretrained', checkpoint=str(path))
+
+
+def randomized(model: nn.Module) -> nn.Module:
+    """Values with which every parameter matters: timm's layer scale of 1e-6 hides all the blocks."""
+    for name, parameter in model.named_parameters():
+        if name.endswith('gamma'):
+            nn.init.uniform_(parameter, 0.5, 1)
+        elif 'rel_pos.mlp' in name:
+            nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def gaussians(backbone: nn.Module) -> list[GaussianBias]:
+    return [module for module in backbone.modules() if isinstance(module, GaussianBias)]
+
+
+@pytest.mark.parametrize('arch', ['small', 'medium', 'base'])
+@torch.no_grad()
+def test_without_amplitude_it_is_the_model_of_timm(arch: str, tmp_path) -> None:
+    host = randomized(timm.create_model(f'vit_relpos_{arch}_patch16_224')).eval()
+    torch.save(host.state_dict(), tmp_path / 'timm.pth')
+    backbone = GABViT(arch, amplitude=0.0, init_cfg=pretrained(tmp_path / 'timm.pth'))
+    backbone.init_weights()
+    image = torch.randn(1, 3, 224, 224)
+    outputs = backbone.eval()(image)
+    wanted = host.forward_intermediates(image, indices=[3, 7, 9, 11], intermediates_only=True)
+    for output, want in zip(outputs, wanted, strict=True):
+        torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs[-1].flatten(2).transpose(1, 2), host.forward_features(image))
+
+
+@needs('timm>=1.0.31')  # whose model has set_input_size
+@torch.no_grad()
+def test_without_amplitude_it_is_the_model_of_timm_at_other_sizes() -> None:
+    host = randomized(timm.create_model('vit_relpos_small_patch16_224', depth=2, embed_dim=32, num_heads=2)).eval()
+    backbone = GABViT(dict(embed_dims=32, num_layers=12, num_heads=2), amplitude=0.0, out_indices=(1,)).eval()
+    backbone.load_state_dict(host.state_dict(), strict=False)
+    host.set_input_size((96, 160))
+    image = torch.randn(2, 3, 96, 160)
+    (output,) = backbone(image)
+    torch.testing.assert_close(output.flatten(2).transpose(1, 2), host.forward_features(image), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_bias_changes_the_output() -> None:
+    backbone = randomized(GABViT(SMALL)).eval()
+    image = torch.randn(1, 3, 64, 96)
+    outputs = backbone(image)
+    for gaussian in gaussians(backbone):
+        gaussian.amplitude.zero_()
+    assert (backbone(image)[-1] - outputs[-1]).abs().max() > 1e-3
+
+
+def test_initial_values() -> None:
+    layers = gaussians(GABViT(SMALL))
+    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(1, 5)] * 12
+    layers = gaussians(GABViT(SMALL, sigma=3.0, amplitude=0.5, out_indices=(1,)))
+    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(0.5, 3)] * 2
+
+
+@pytest.mark.parametrize('with_gaussians', [False, True])
+def test_files_with_and_without_gaussians(with_gaussians: bool, tmp_path, monkeypatch) -> None:
+    lines = []
+    monkeypatch.setattr('bioattn_mm.systems.common.backbone.print_log', lambda line, logger: lines.append(line))
+    source = GABViT(SMALL, sigma=1.5, amplitude=2.0).state_dict()
+    weights = {f'backbone.{n}': value for n, value in source.items() if with_gaussians or 'gaussian' not in n}
+    torch.save({'state_dict': weights}, tmp_path / 'weights.pth')
+    backbone = GABViT(SMALL, sigma=2.5, init_cfg=pretrained(tmp_path / 'weights.pth'))
+    backbone.init_weights()
+    values = {(layer.amplitude.item(), layer.sigma.item()) for layer in gaussians(backbone)}
+    assert values == {(2, 1.5) if with_gaussians else (1, 2.5)}
+    for name, value in backbone.state_dict().items():
+        assert 'gaussian' in name or torch.equal(value, source[name])
+    if with_gaussians:
+        used = f'{len(source)} entries used, which are all of the file'
+        assert lines == [f'GABViT: loaded {tmp_path / "weights.pth"}; {used}']
+    else:
+        said = 'not in the file and left at their initial values: blocks.0.attn.rel_pos.gaussian.amplitude, '
+        assert said in lines[0]
+
+
+def test_file_of_the_authors_training_script(tmp_path) -> None:
+    """It has two parameters a layer beside timm's, under other names than here."""
+    torch.save(parity.released_state_dict('gab_vit_small'), tmp_path / 'authors.pth')
+    backbone = GABViT('small', out_indices=(11,), init_cfg=pretrained(tmp_path / 'authors.pth'))
+    backbone.init_weights()
+    parity.check_features(backbone.eval(), 'gab_vit_small_224x224')
+
+
+def test_file_that_lacks_more_than_gaussians(tmp_path) -> None:
+    weights = GABViT(SMALL).state_dict()
+    del weights['blocks.3.attn.rel_pos.mlp.fc1.weight']
+    torch.save(weights, tmp_path / 'part.pth')
+    backbone = GABViT(SMALL, init_cfg=pretrained(tmp_path / 'part.pth'))
+    with pytest.raises(InputError, match='1 missing in the file: blocks.3.attn.rel_pos.mlp.fc1.weight'):
+        backbone.init_weights()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (
+            dict(arch=dict(embed_dims=10, num_layers=12, num_heads=4)),
+            'embed_dims must be a multiple of num_heads, got 10 and 4',
+        ),
+        (dict(sigma=-1.0), 'sigma must be positive, got -1.0'),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        GABViT(**{'arch': SMALL, **options})

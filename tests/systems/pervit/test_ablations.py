@@ -1,0 +1,190 @@
+"""What PerViT's ablations compare with (tables 1 and 5), against formulas over all pairs of tokens."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bioattn_mm.ops import chunked_attention
+from bioattn_mm.systems.pervit import (
+    ContentAttention,
+    DistanceEmbedding,
+    PeripheralAttention,
+    PositionAttention,
+    VectorDistance,
+)
+from tests.systems.pervit.formula import GRIDS, Grid, phi_p_of_all_pairs
+
+CHANNELS, HEADS = 12, 2
+# With the neighbourhood of a key and without, of one layer and of two: rows of table 5.
+POSITIONS = {
+    f'{"neighbours" if near else "alone"}, {layers}': dict(with_neighbours=near, num_layers=layers)
+    for near in (True, False)
+    for layers in (1, 2)
+}
+
+
+def randomized(layer: nn.Module) -> nn.Module:
+    """Convert to float64, with every parameter random, so that each has an effect."""
+    for parameter in layer.double().parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer
+
+
+def make_layer(position: str) -> PeripheralAttention:
+    return randomized(
+        PeripheralAttention(CHANNELS, HEADS, position=dict(type='VariedPosition', **POSITIONS[position]))
+    )
+
+
+def distances_of_pairs(embedding: nn.Module, grid: Grid, margin: int) -> torch.Tensor:
+    """R of every query and every key up to `margin` tokens outside of the grid: (N, channels, H + 2 m, W + 2 m)."""
+    queries = torch.cartesian_prod(*(torch.arange(length) for length in grid))
+    keys = torch.cartesian_prod(*(torch.arange(-margin, length + margin) for length in grid))
+    if isinstance(embedding, VectorDistance):
+        of_keys, of_queries = (embedding.vectors[places[:, 0] + 2, places[:, 1] + 2] for places in (keys, queries))
+        x = (of_keys - of_queries[:, None]).abs()
+    else:
+        distance = 2 / 13 * (keys - queries[:, None]).double().square().sum(-1).sqrt()
+        x = F.linear(distance[..., None], embedding.proj.weight, embedding.proj.bias)
+    return x.transpose(1, 2).unflatten(2, tuple(length + 2 * margin for length in grid))
+
+
+def phi_p(position: nn.Module, embedding: nn.Module, grid: Grid) -> torch.Tensor:
+    """Phi_p of the variants, for all pairs of tokens: (heads, N, N)."""
+    reach = position.convs[0].kernel_size[0] // 2
+    x = distances_of_pairs(embedding, grid, reach * len(position.convs))
+    for index, (conv, norm) in enumerate(zip(position.convs, position.norms)):
+        x = F.conv2d(F.relu(x) if index else x, conv.weight, conv.bias)
+        mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), correction=0, keepdim=True)
+        weight, bias = (value[:, None, None] for value in (norm.weight, norm.bias))
+        x = (x - mean) / (variance + 1e-5).sqrt() * weight + bias
+    assert x.shape[2:] == grid
+    return torch.sigmoid(x).flatten(2).transpose(0, 1)
+
+
+def attention_by(weights: torch.Tensor, value: torch.Tensor, layer: nn.Module, shape: torch.Size) -> torch.Tensor:
+    """Values, (B, N, C), weighted by (..., heads, N, N) that are divided by their sums, and projected."""
+    value = value.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    output = weights / weights.sum(-1, keepdim=True) @ value
+    return layer.proj(output.transpose(1, 2).reshape(shape))
+
+
+def phi_c(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Phi_c, (B, heads, N, N), and the values, (B, N, C)."""
+    query, key, value = layer.qkv(x).flatten(1, 2).chunk(3, -1)
+    query, key = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (query, key))
+    return torch.exp(query @ key.transpose(2, 3) / (CHANNELS / HEADS) ** 0.5), value
+
+
+def assert_same_with_gradients(output: torch.Tensor, want: torch.Tensor, inputs: list[torch.Tensor]) -> None:
+    torch.testing.assert_close(output, want)
+    direction = torch.randn_like(output)
+    grads, wanted = (torch.autograd.grad(y, inputs, direction, allow_unused=True) for y in (output, want))
+    for grad, want_grad in zip(grads, wanted):
+        assert grad is not None  # no parameter without use, which breaks DistributedDataParallel
+        want_grad = torch.zeros_like(grad) if want_grad is None else want_grad
+        torch.testing.assert_close(grad, want_grad, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize('grid', GRIDS)
+@pytest.mark.parametrize('position', POSITIONS)
+@pytest.mark.parametrize('rows', ['all rows', 'row by row'])
+def test_position_is_the_formula_written_out(
+    grid: Grid, position: str, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rows == 'row by row':
+        monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 1)
+    layer, embedding = make_layer(position), randomized(DistanceEmbedding(HEADS))
+    x = torch.randn(3, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
+    content, value = phi_c(layer, x)
+    want = attention_by(content * phi_p(layer.position, embedding, grid), value, layer, x.shape)
+    assert_same_with_gradients(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
+
+
+@pytest.mark.parametrize('position', POSITIONS)
+@torch.no_grad()
+def test_what_analysis_and_the_cache_read_is_the_same(position: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')  # log Phi_p is cached
+    layer, embedding, grid = make_layer(position).eval(), randomized(DistanceEmbedding(HEADS)), (3, 5)
+    want = phi_p(layer.position, embedding, grid)
+    parts = [part.weights[0].flatten(-2) for _, part in layer.position_attention(grid, embedding)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), want)
+    x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64)
+    content, value = phi_c(layer, x)
+    torch.testing.assert_close(layer(x, embedding), attention_by(content * want, value, layer, x.shape))
+    assert len(layer._position_biases) == 1
+
+
+@pytest.mark.parametrize('grid', GRIDS)
+def test_position_alone(grid: Grid) -> None:
+    layer, embedding = randomized(PositionAttention(CHANNELS, HEADS)), randomized(DistanceEmbedding(HEADS))
+    x = torch.randn(3, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
+    weights = phi_p_of_all_pairs(layer, embedding, grid)
+    want = attention_by(weights, layer.v(x).flatten(1, 2), layer, x.shape)
+    assert_same_with_gradients(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
+    maps = layer.attention_maps(x, embedding, torch.tensor([0]))
+    torch.testing.assert_close(maps['content'].weights, torch.full_like(maps['content'].weights, 1 / len(weights[0])))
+    torch.testing.assert_close(maps['attention'].weights, maps['position'].weights.expand(3, -1, -1, -1, -1))
+
+
+def test_content_alone() -> None:
+    layer = randomized(ContentAttention(CHANNELS, HEADS))
+    x = torch.randn(3, 3, 5, CHANNELS, dtype=torch.float64, requires_grad=True)
+    content, value = phi_c(layer, x)
+    want = attention_by(content, value, layer, x.shape)
+    assert_same_with_gradients(layer(x, nn.Identity()), want, [x, *layer.parameters()])
+    maps = layer.attention_maps(x, nn.Identity(), torch.arange(15))
+    torch.testing.assert_close(maps['attention'].weights.flatten(-2), content / content.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize('position', POSITIONS)
+@pytest.mark.parametrize('rows', ['all rows', 'row by row'])
+def test_distances_of_learned_vectors(position: str, rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if rows == 'row by row':
+        monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 1)
+    grid = (4, 3)
+    layer, embedding = make_layer(position), randomized(VectorDistance(HEADS, grid))
+    x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
+    content, value = phi_c(layer, x)
+    want = attention_by(content * phi_p(layer.position, embedding, grid), value, layer, x.shape)
+    assert_same_with_gradients(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
+
+
+@torch.no_grad()
+def test_learned_vectors_on_other_grids() -> None:
+    embedding = VectorDistance(HEADS)
+    assert embedding.vectors.shape == (18, 18, 4 * HEADS)  # of 14 x 14 tokens, two more on every side
+    # Vectors that grow evenly with the place do so on any grid.
+    embedding.vectors.copy_(torch.linspace(-1, 1, 18)[:, None, None].expand_as(embedding.vectors))
+    for height, width in [(28, 14), (7, 20), (1, 1)]:
+        keys, queries = embedding((height, width))
+        assert keys.shape == (4 * HEADS, height + 4, width + 4) and queries.shape == (4 * HEADS, height, width)
+        torch.testing.assert_close(keys, -keys.flip(1))
+        assert (keys.diff(dim=1)[:, 1:-1] > 0).all()
+
+
+def test_varied_position_with_its_defaults_is_that_of_the_paper() -> None:
+    """The first row of table 5."""
+    layer, embedding = PeripheralAttention(CHANNELS, HEADS), DistanceEmbedding(HEADS)
+    varied = make_layer('neighbours, 2').float()
+    names = {'conv1': 'convs.0', 'conv2': 'convs.1', 'norm1': 'norms.0', 'norm2': 'norms.1'}
+    weights = {
+        '.'.join(names.get(part, part) if index else part for index, part in enumerate(name.split('.'))): value
+        for name, value in layer.state_dict().items()
+    }
+    varied.load_state_dict(weights)
+    x = torch.randn(2, 5, 4, CHANNELS)
+    torch.testing.assert_close(varied(x, embedding), layer(x, embedding), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('position', POSITIONS)
+def test_bfloat16_computes_phi_p_in_float32(position: str) -> None:
+    layer, embedding = make_layer(position).float(), randomized(DistanceEmbedding(HEADS)).float()
+    x = torch.randn(2, 5, 6, CHANNELS)
+    exact = layer(x, embedding)
+    with torch.autocast('cpu', torch.bfloat16):
+        output = layer(x, embedding)
+        assert layer.position_bias((5, 6), embedding).dtype == torch.float32
+    assert output.dtype == torch.bfloat16
+    assert (output.float() - exact).abs().max() < 0.03 * exact.abs().max()

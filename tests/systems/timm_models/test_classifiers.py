@@ -1,0 +1,212 @@
+"""Whole classifiers: the authors' files in mmpretrain's `ImageClassifier`, and their backbones in dense models."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner.checkpoint import load_checkpoint
+from mmpretrain.structures import DataSample
+from torch import nn
+
+from bioattn_mm.checkpoints import weights_for
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.pervit import PerViT
+from tests import parity
+
+from .classifiers import RELEASED, SMALL, classifier, released_file
+
+every_system = pytest.mark.parametrize('name', SMALL)
+
+
+@pytest.fixture(autouse=True)
+def scope() -> Iterator[None]:
+    """mmpretrain's parts of a classifier are looked up in mmpretrain, whatever ran before."""
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        yield
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the backbones log about the weights that they load."""
+    lines = []
+    monkeypatch.setattr('bioattn_mm.systems.common.backbone.print_log', lambda line, logger: lines.append(line))
+    return lines
+
+
+@pytest.mark.parametrize('name', RELEASED)
+@torch.no_grad()
+def test_logits_are_the_recorded_ones(name: str, tmp_path: Path, lines: list[str]) -> None:
+    manifest, backbone = RELEASED[name]
+    weights = released_file(tmp_path / 'released.pth', manifest)
+    model = classifier(
+        backbone,
+        channels=weights['head.weight'].shape[1],
+        init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'released.pth')),
+    )
+    model.init_weights()
+    vector = parity.read_vector(name)
+    logits = model.eval()(parity.image(*vector['image'][::2], vector['image'][3]))
+    recorded = np.load(parity.FOLDER / f'{name}.npz')['logits']
+    assert parity.relative_error(logits.numpy(), recorded) < 1e-4
+    (line,) = lines
+    unused = [name for name in weights if name.endswith('.attn.L')]  # the release computes it from other weights
+    number = len(weights) - len(unused)
+    wanted = f'not used: {", ".join(unused)}' if unused else 'which are all of the file'
+    assert line == f'{backbone["type"]}: loaded a whole classifier of the authors; {number} entries used, {wanted}'
+
+
+@torch.no_grad()
+def test_without_amplitude_the_logits_are_those_of_timm(tmp_path: Path, lines: list[str]) -> None:
+    host = timm.create_model('vit_relpos_small_patch16_224').eval()
+    for name, parameter in host.named_parameters():
+        if name.endswith('gamma'):  # timm's layer scale of 1e-6 hides the blocks
+            nn.init.uniform_(parameter, 0.5, 1)
+        else:
+            parameter += 0.02 * torch.randn_like(parameter)
+    torch.save(host.state_dict(), tmp_path / 'timm.pth')
+    backbone = dict(type='GABViT', arch='small', amplitude=0.0, out_indices=(11,), out_type='avg_featmap')
+    model = classifier(backbone, 384)
+    # As tools/test.py checks it: what the file lacks, the Gaussians, is no error.
+    weights_for(model, 'timm.pth', host.state_dict())
+    load_checkpoint(model, str(tmp_path / 'timm.pth'), strict=True)
+    image = torch.randn(2, 3, 224, 224)
+    torch.testing.assert_close(model.eval()(image), host(image), rtol=0, atol=1e-5)
+    assert f'{len(host.state_dict())} entries used, which are all of the file; not in the file' in lines[0]
+
+
+@torch.no_grad()
+def test_pooling_by_the_backbone_is_pooling_by_the_neck() -> None:
+    options, channels = SMALL['PerViT']
+    by_neck = classifier(dict(type='PerViT', **options), channels, 10).eval()
+    by_backbone = classifier(dict(type='PerViT', **options, out_type='avg_featmap'), channels, 10).eval()
+    by_backbone.load_state_dict(by_neck.state_dict())
+    image = torch.randn(2, 3, 48, 64)
+    torch.testing.assert_close(by_backbone(image), by_neck(image))
+
+
+@torch.no_grad()
+def test_tokens_of_convit_at_any_size() -> None:
+    options, _ = SMALL['ConViT']
+    options = {**options, 'out_indices': (10, 11)}
+    token, mean, maps = (
+        MODELS.build(dict(type='bioattn_mm.ConViT', **{**options, 'out_type': out_type})).eval()
+        for out_type in ('cls_token', 'avg_featmap', 'featmap')
+    )
+    for backbone in (mean, maps):
+        backbone.load_state_dict(token.state_dict())
+    image = torch.randn(2, 3, 90, 33)
+    for class_token, pooled, feature in zip(token(image), mean(image), maps(image), strict=True):
+        assert class_token.shape == pooled.shape == (2, 8)
+        assert feature.shape == (2, 8, 6, 3)
+        torch.testing.assert_close(pooled, feature.mean((2, 3)))
+        assert not torch.allclose(class_token, pooled, atol=1e-3)
+
+
+@every_system
+def test_every_parameter_learns(name: str) -> None:
+    options, channels = SMALL[name]
+    model = classifier(dict(type=name, **options), channels, 10)
+    model.init_weights()
+    samples = [DataSample().set_gt_label(label) for label in (3, 7)]
+    model.loss(torch.randn(2, 3, 64, 96), samples)['loss'].backward()
+    # A parameter without a gradient stops distributed training.
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    last, depths = model.get_layer_depth('head.fc.weight')
+    assert last == depths - 1
+    for parameter, _ in model.named_parameters():
+        if parameter.startswith(('backbone.norm', 'backbone.fc_norm')):
+            assert model.get_layer_depth(parameter)[0] == last
+
+
+@every_system
+@pytest.mark.parametrize('prefix', [None, 'backbone.', 'backbone'])
+def test_backbones_of_dense_models_take_a_checkpoint_of_ours(
+    name: str, prefix: str | None, tmp_path: Path, lines: list[str]
+) -> None:
+    options, channels = SMALL[name]
+    model = classifier(dict(type=name, **options), channels, 10)
+    torch.save({'state_dict': model.state_dict(), 'meta': {'epoch': 300}}, tmp_path / 'epoch_300.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'epoch_300.pth'))
+    if prefix:
+        init_cfg['prefix'] = prefix
+    options = {key: value for key, value in options.items() if key != 'out_type'}  # maps
+    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', **options, init_cfg=init_cfg))
+    backbone.init_weights()
+    for parameter, value in backbone.state_dict().items():
+        torch.testing.assert_close(value, model.backbone.state_dict()[parameter], rtol=0, atol=0)
+    normalises_mean = name in ('GABViT', 'VARS')
+    unused = ('fc_norm.weight, fc_norm.bias, ' if normalises_mean else '') + 'head.* (2 entries)'
+    number = len(backbone.state_dict())
+    assert lines == [f'{name}: loaded {tmp_path}/epoch_300.pth; {number} entries used, not used: {unused}']
+
+
+@every_system
+def test_checkpoints_of_ours_stay_as_they_are(name: str, lines: list[str]) -> None:
+    options, channels = SMALL[name]
+    source, target = (classifier(dict(type=name, **options), channels, 10) for _ in range(2))
+    target.load_state_dict(source.state_dict())
+    for parameter, value in target.state_dict().items():
+        torch.testing.assert_close(value, source.state_dict()[parameter], rtol=0, atol=0)
+    assert lines == []
+
+
+def test_head_of_other_classes_stays_at_its_initial_values(tmp_path: Path) -> None:
+    weights = released_file(tmp_path / 'released.pth', 'convit_tiny')
+    _, backbone = RELEASED['logits_convit_tiny_224x224']
+    model = classifier(backbone, 192, classes=10)
+    before = model.head.fc.weight.detach().clone()
+    load_checkpoint(model, str(tmp_path / 'released.pth'))
+    torch.testing.assert_close(model.head.fc.weight.detach(), before, rtol=0, atol=0)
+    torch.testing.assert_close(model.backbone.norm.weight.detach(), weights['norm.weight'], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ('manifest', 'backbone', 'message'),
+    [
+        (
+            'pervit_tiny',
+            dict(type='PerViT', arch='small'),
+            'the file is not a checkpoint of this model; .* of another',
+        ),
+        (
+            'convit_tiny',
+            dict(type='PerViT', arch='tiny'),
+            'the file is not a checkpoint of this model; .* missing in',
+        ),
+        (
+            'vars_rvt_tiny_vars_d',
+            dict(type='VARS', arch='rvt-tiny', attention='vars_d'),
+            "normalises the mean of the tokens: set out_type of the backbone to 'avg_featmap'",
+        ),
+    ],
+)
+def test_files_that_do_not_fit(manifest: str, backbone: dict, message: str, tmp_path: Path) -> None:
+    released_file(tmp_path / 'released.pth', manifest, classes=10)
+    model = classifier({**backbone, 'out_indices': (11,)}, 384, classes=10)
+    with pytest.raises(InputError, match=message):
+        load_checkpoint(model, str(tmp_path / 'released.pth'))
+
+
+def test_file_without_a_classifier(tmp_path: Path) -> None:
+    options, channels = SMALL['PerViT']
+    torch.save(PerViT(**options).state_dict(), tmp_path / 'backbone.pth')
+    model = classifier(dict(type='PerViT', **options), channels)
+    with pytest.raises(InputError, match='has a backbone and no classifier, whose name would be head'):
+        load_checkpoint(model, str(tmp_path / 'backbone.pth'))
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'message'),
+    [
+        ('PerViT', dict(out_type='cls_token'), "out_type must be one of featmap, avg_featmap, got 'cls_token'"),
+        ('ConViT', dict(out_type='raw'), "out_type must be one of featmap, avg_featmap, cls_token, got 'raw'"),
+        ('ConViT', dict(out_indices=(9, 11)), r"out_type='cls_token' needs out_indices from 10 on, .* got \(9, 11\)"),
+    ],
+)
+def test_arguments_that_are_wrong(name: str, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MODELS.build(dict(type=f'bioattn_mm.{name}', **{**SMALL[name][0], **options}))

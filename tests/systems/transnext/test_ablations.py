@@ -1,0 +1,395 @@
+"""The parts that TransNeXt's ablations vary, each against its formula written out for all pairs of tokens."""
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.ops import chunked_attention
+from bioattn_mm.systems.common.building import build_layer
+from bioattn_mm.systems.transnext import (
+    AggregatedAttention,
+    ConvGLU,
+    LengthScaledAttention,
+    LogCPB,
+    ScaledCosineQuery,
+    TransNeXt,
+)
+from bioattn_mm.systems.transnext.ablations import (
+    GLU,
+    MLP,
+    CosineQueryWithoutEmbedding,
+    DepthwiseMLP,
+    DynamicBiasAttention,
+    LogCPBOfBothPaths,
+    NoPositionBias,
+    OtherConvGLU,
+    PixelFocusedAttention,
+    RelativePositionBias,
+    TrainedLengthQuery,
+)
+
+CHANNELS, HEADS, WIDTH = 12, 3, 4
+GRIDS = [(4, 7), (1, 5), (1, 1)]
+SCALES = [ScaledCosineQuery, CosineQueryWithoutEmbedding]
+every_grid = pytest.mark.parametrize('grid', GRIDS, ids=str)
+every_scale = pytest.mark.parametrize('scale', SCALES)
+
+
+def randomized(layer: nn.Module) -> nn.Module:
+    for parameter in layer.double().parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return layer
+
+
+def logits(layer: nn.Module, query: Tensor, keys: Tensor, length: Tensor) -> Tensor:
+    """Products of projected queries, (B, heads, N, d), and keys, (B, heads, M, d); `length` keys, (N, 1)."""
+    scale = layer.scale
+    unit = F.normalize(query, dim=-1)
+    if not isinstance(scale, CosineQueryWithoutEmbedding):
+        unit = unit + scale.query_embedding[:, None]
+    factor = F.softplus(scale.temperature)[:, None] * length.log()
+    return factor * unit @ F.normalize(keys, dim=-1).transpose(-2, -1)
+
+
+def heads_of(x: Tensor) -> Tensor:
+    """(B, H, W, C) to (B, heads, H * W, d)."""
+    return x.flatten(1, 2).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+
+def bias_of_pairs(layer: nn.Module, grid: tuple[int, int], pooled_grid: tuple[int, int]) -> Tensor:
+    bias, rows = layer.position_bias(grid, pooled_grid)
+    return bias[:, rows].transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+def written_out(layer: nn.Module, x: Tensor) -> Tensor:
+    """Attention to the window and to pooled tokens, with tensors of all pairs."""
+    grid, parts, values, lengths = tuple(x.shape[1:3]), [], [], []
+    number = grid[0] * grid[1]
+    query = heads_of(layer.q(x))
+    if hasattr(layer, 'window_bias'):
+        key, value = (heads_of(part) for part in layer.kv(x).chunk(2, dim=-1))
+        place = torch.stack(torch.meshgrid(*map(torch.arange, grid), indexing='ij'), dim=-1).reshape(-1, 2)
+        offset = place[None] - place[:, None] + layer.window_size // 2  # key - query
+        inside = ((offset >= 0) & (offset < layer.window_size)).all(-1)
+        index = (offset[..., 0] * layer.window_size + offset[..., 1]) * inside
+        lengths.append(inside.sum(-1, keepdim=True))
+        bias = layer.window_bias if layer.window_bias is not None else layer.bias_of_window()
+        if isinstance(layer, DynamicBiasAttention):
+            tokens = F.normalize(query, dim=-1) @ layer.learnable_tokens
+            bias = tokens.gather(-1, index.expand(*tokens.shape[:2], -1, -1))
+        else:
+            bias = bias[:, index]
+        parts.append((key, bias.masked_fill(~inside, float('-inf'))))
+        values.append(value)
+    if hasattr(layer, 'pool_proj'):
+        pooled_grid = tuple(max(1, length // layer.sr_ratio) for length in grid)
+        pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid)
+        key, value = (heads_of(part) for part in layer.kv(layer.pool_norm(pooled.permute(0, 2, 3, 1))).chunk(2, -1))
+        lengths.append(torch.full((number, 1), key.shape[2]))
+        parts.append((key, bias_of_pairs(layer, grid, pooled_grid)))
+        values.append(value)
+    length = sum(lengths).double()
+    weights = torch.cat([logits(layer, query, key, length) + bias for key, bias in parts], dim=-1).softmax(-1)
+    added = not isinstance(layer, DynamicBiasAttention)
+    if added and isinstance(getattr(layer, 'learnable_tokens', None), nn.Parameter):
+        tokens = F.normalize(query, dim=-1) @ layer.learnable_tokens + layer.learnable_bias[:, None]
+        tokens = tokens.gather(-1, index.expand(*tokens.shape[:2], -1, -1)) * inside
+        weights = torch.cat([weights[..., :number] + tokens, weights[..., number:]], dim=-1)
+    output = weights @ torch.cat(values, dim=2)
+    return layer.proj(output.transpose(1, 2).reshape(x.shape))
+
+
+def check(layer: nn.Module, formula: Callable, grid: tuple[int, int]) -> None:
+    """Values and gradients of the input and of every parameter."""
+    x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
+    outputs = layer(x), formula(layer, x)
+    torch.testing.assert_close(*outputs)
+    upstream = torch.randn_like(x)
+    wanted = [x, *layer.parameters()]
+    ours, written = (torch.autograd.grad(y, wanted, upstream, allow_unused=True) for y in outputs)
+    for a, b in zip(ours, written, strict=True):
+        torch.testing.assert_close(torch.zeros(()).double() if a is None else a, b if b is not None else a)
+
+
+def make(kind: type, scale: type | dict | None = None, **arguments: object) -> nn.Module:
+    known = dict(embed_dims=CHANNELS, num_heads=HEADS, sr_ratio=2, position_bias=LogCPB(HEADS, (4, 4)))
+    scale = dict(type=scale) if isinstance(scale, type) else scale
+    return randomized(build_layer(dict(type=kind, scale=scale, **arguments), **known))
+
+
+@every_grid
+@every_scale
+def test_aggregated_attention_with_every_similarity(
+    scale: type, grid: tuple[int, int], backend: str, monkeypatch
+) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    check(make(AggregatedAttention, scale), written_out, grid)
+
+
+@every_grid
+@every_scale
+@pytest.mark.parametrize('mode', ['extrapolate', 'interpolate'])
+def test_attention_to_all_tokens_with_every_similarity(
+    mode: str, scale: type, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 500)  # a row or two at a time
+
+    def formula(layer: LengthScaledAttention, x: Tensor) -> Tensor:
+        query, key, value = (heads_of(part) for part in layer.qkv(x).chunk(3, dim=-1))
+        length = torch.tensor([[float(grid[0] * grid[1])]], dtype=torch.float64)
+        weights = (logits(layer, query, key, length) + bias_of_pairs(layer, grid, grid)).softmax(-1)
+        return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+
+    position_bias = LogCPB(HEADS, (4, 4), mode, GRIDS[0], GRIDS[0])
+    check(make(LengthScaledAttention, scale, position_bias=position_bias), formula, grid)
+
+
+@every_grid
+@pytest.mark.parametrize('kind', [PixelFocusedAttention, DynamicBiasAttention])
+def test_token_mixers(kind: type, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    check(make(kind), written_out, grid)
+    check(make(kind, window_size=5), written_out, grid)
+
+
+def test_what_is_left_out_has_no_parameters_and_is_not_saved() -> None:
+    names = {name for name, _ in make(AggregatedAttention).named_parameters()}
+    left_out = {'learnable_tokens', 'learnable_bias', 'scale.query_embedding'}
+    focused = make(PixelFocusedAttention)
+    assert {name for name, _ in focused.named_parameters()} == set(focused.state_dict()) == names - left_out
+    with_embedding = make(PixelFocusedAttention, ScaledCosineQuery)
+    assert {name for name, _ in with_embedding.named_parameters()} == names - {'learnable_tokens', 'learnable_bias'}
+
+
+@pytest.mark.parametrize('scale', SCALES)
+def test_half_precision(scale: type) -> None:
+    for kind in (AggregatedAttention, LengthScaledAttention):
+        layer, x = make(kind, scale).float(), torch.randn(1, 4, 5, CHANNELS)
+        with torch.autocast('cpu', torch.bfloat16):
+            output = layer(x)
+        torch.testing.assert_close(output.float(), layer(x), atol=0.1, rtol=0.1)
+
+
+def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
+    layer = randomized(RelativePositionBias(HEADS, (4, 6), (4, 6)))
+    assert layer.offsets.shape == (HEADS, 7, 11)
+    bias, rows = layer((4, 6), (4, 6))
+    pairs = bias[:, rows]  # (heads, H, Ph, W, Pw)
+    assert (pairs[:, 1, 3, 5, 0] == layer.offsets[:, 1 - 3 + 3, 5 - 0 + 5]).all()
+    assert (layer.of_offsets((4, 6)) == layer.offsets).all()
+    # Another grid: all pairs resized, queries and keys.
+    bias, rows = layer((8, 6), (8, 6))
+    pairs = pairs.permute(0, 3, 4, 1, 2).flatten(1, 2)
+    wanted = F.interpolate(pairs, (8, 8), mode='bilinear').unflatten(1, (6, 6)).permute(0, 3, 4, 1, 2)
+    torch.testing.assert_close(bias[:, rows], wanted)
+    assert layer.of_offsets((8, 6)) is None
+    # Queries of one cell have one bias.
+    pooled = randomized(RelativePositionBias(HEADS, (8, 6), (2, 3)))
+    assert pooled.offsets.shape == (HEADS, 3, 5)
+    bias, rows = pooled((8, 6), (2, 3))
+    pairs = bias[:, rows]
+    for row, cell, column, pooled_column in [(0, 0, 0, 0), (3, 1, 1, 2), (4, 0, 5, 0), (7, 1, 2, 2)]:
+        wanted = pooled.offsets[:, row // 4 - cell + 1, column // 2 - pooled_column + 2]
+        assert (pairs[:, row, cell, column, pooled_column] == wanted).all()
+
+
+@pytest.mark.parametrize('window_size', [3, 5])
+def test_log_cpb_of_the_window(window_size: int) -> None:
+    """The bias of the pooled path at the offsets of the window's tokens (TransNeXt, table 6, row 2)."""
+    layer = randomized(LogCPBOfBothPaths(HEADS, (9, 5)))
+    bias, rows = layer((9, 5), (9, 5))  # each pooled token a token
+    pairs = bias[:, rows]
+    reach = range(-(window_size // 2), window_size // 2 + 1)
+    wanted = [pairs[:, 4, 4 + row, 2, 2 + column] for row in reach for column in reach]
+    torch.testing.assert_close(layer.of_window(window_size), torch.stack(wanted, dim=1))
+    attention = make(AggregatedAttention, position_bias=LogCPBOfBothPaths(HEADS, (4, 4)))
+    assert not [name for name, _ in attention.named_parameters() if 'window_bias' in name]
+    check(attention, written_out, (4, 7))
+
+
+def test_without_position_bias_the_window_has_none() -> None:
+    attention = make(AggregatedAttention, position_bias=NoPositionBias(HEADS))
+    assert not [
+        name for name, _ in attention.named_parameters() if 'bias' in name.rpartition('.')[2] and 'window' in name
+    ]
+    assert not attention.bias_of_window().any()
+    check(attention, written_out, (4, 7))
+
+
+@pytest.mark.parametrize('bias', [NoPositionBias, LogCPBOfBothPaths])
+def test_tokens_in_place_of_a_bias_that_is_not_learned_in_the_layer(bias: type) -> None:
+    position_bias = build_layer(dict(type=bias), num_heads=HEADS, pretrain_grid=(4, 4))
+    check(make(DynamicBiasAttention, position_bias=position_bias), written_out, (4, 7))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('size', [500, (96, 130)], ids=str)
+def test_unscaled_at_the_training_size_is_the_model_itself(size: int | tuple[int, int]) -> None:
+    arch = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))
+    backbone = TransNeXt(arch, img_size=size).eval()
+    unscaled = TransNeXt(arch, img_size=size, **TransNeXt.position_bias_settings('unscaled', size, arch)).eval()
+    unscaled.load_state_dict(backbone.state_dict())
+    image = torch.randn(1, 3, *to_2tuple(size))
+    torch.testing.assert_close(unscaled(image), backbone(image))
+
+
+@torch.no_grad()
+def test_unscaled_length_is_that_of_training() -> None:
+    """At the training size nothing changes; at others the factor log(N) is that of training (table 5)."""
+    for kind in (AggregatedAttention, LengthScaledAttention):
+        scaled = make(kind)
+        number = 4 if kind is AggregatedAttention else 16  # keys of a grid of 4 x 4
+        unscaled = make(kind, scale=dict(type=TrainedLengthQuery, num_keys=number))
+        unscaled.load_state_dict(scaled.state_dict())
+        x = torch.randn(2, 4, 4, CHANNELS).double()
+        torch.testing.assert_close(unscaled(x), scaled(x))
+        query = torch.randn(2, HEADS, WIDTH).double()
+        torch.testing.assert_close(unscaled.scale(query, 99.0), scaled.scale(query, math.log(number)))
+        x = torch.randn(2, 8, 8, CHANNELS).double()
+        assert not torch.allclose(unscaled(x), scaled(x))
+
+
+@every_grid
+@pytest.mark.parametrize('bias', [NoPositionBias, RelativePositionBias])
+def test_attention_with_other_biases(bias: type, grid: tuple[int, int]) -> None:
+    grids = dict(pretrain_grid=(4, 4), num_heads=HEADS)
+    position_bias = build_layer(dict(type=bias), pretrain_pooled_grid=(2, 2), **grids)
+    check(make(AggregatedAttention, position_bias=position_bias), written_out, grid)
+    position_bias = build_layer(dict(type=bias), pretrain_pooled_grid=(4, 4), **grids)
+    layer = make(LengthScaledAttention, position_bias=position_bias)
+    x = torch.randn(1, *grid, CHANNELS).double()
+    query, key, value = (part.flatten(1, 2).transpose(1, 2) for part in layer._query_key_value(x))
+    weights = (query @ key.transpose(-2, -1) + bias_of_pairs(layer, grid, grid)).softmax(-1)
+    torch.testing.assert_close(layer(x), layer.proj((weights @ value).transpose(1, 2).reshape(x.shape)))
+
+
+def test_no_bias_is_zero() -> None:
+    bias, rows = NoPositionBias(HEADS)((4, 6), (2, 3))
+    assert bias[:, rows].shape == (HEADS, 4, 2, 6, 3)
+    assert not bias.any()
+    assert not list(NoPositionBias(HEADS).parameters())
+
+
+@pytest.mark.parametrize(
+    ('kind', 'name'), [(ConvGLU, 'fc1'), (ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')]
+)
+def test_a_layer_with_a_hook_is_called(kind: type, name: str) -> None:
+    """As those are that torch.nn.utils.prune and weight_norm compute the weight of."""
+    layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))
+    x, calls = torch.randn(2, 5, 4, CHANNELS).double(), []
+    expected = layer(x)
+    getattr(layer, name).register_forward_pre_hook(lambda *_: calls.append(name))
+    torch.testing.assert_close(layer(x), expected)
+    assert calls == [name]
+
+
+class PlusOne(nn.Conv2d):
+    """A layer that does more than the convolution whose parameters it has, as layers with adapters do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize(('kind', 'name'), [(ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')])
+def test_another_layer_in_place_of_a_convolution_is_called(kind: type, name: str) -> None:
+    layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))
+    x, conv = torch.randn(2, 5, 4, CHANNELS).double(), getattr(layer, name)
+    other = PlusOne(conv.in_channels, conv.out_channels, conv.kernel_size, 1, conv.padding, groups=conv.groups)
+    other.double().load_state_dict(conv.state_dict())
+    setattr(layer, name, other)
+    output = layer(x)
+    setattr(layer, name, conv)
+    conv.bias.data += 1
+    torch.testing.assert_close(output, layer(x))
+
+
+def test_channel_mixers_equal_their_formulas() -> None:
+    x = torch.randn(2, 5, 4, CHANNELS).double()
+
+    def convolved(layer: nn.Module, hidden: Tensor) -> Tensor:
+        return F.conv2d(
+            hidden.permute(0, 3, 1, 2), layer.dwconv.weight, layer.dwconv.bias, padding=1, groups=hidden.shape[-1]
+        ).permute(0, 2, 3, 1)
+
+    mlp = randomized(MLP(CHANNELS, 4))
+    torch.testing.assert_close(mlp(x), mlp.fc2(F.gelu(mlp.fc1(x))))
+    depthwise = randomized(DepthwiseMLP(CHANNELS, 4))
+    torch.testing.assert_close(depthwise(x), depthwise.fc2(F.gelu(convolved(depthwise, depthwise.fc1(x)))))
+    gated = randomized(GLU(CHANNELS, 4))
+    gate, value = gated.fc1(x).chunk(2, -1)
+    torch.testing.assert_close(gated(x), gated.fc2(F.gelu(gate) * value))
+
+    for design in (1, 2, 3):  # eq. 20 to 22 of the paper
+        other = randomized(OtherConvGLU(CHANNELS, 4, design))
+        gate, value = other.fc1(x).chunk(2, -1)
+        hidden = {
+            1: convolved(other, F.gelu(gate)) * value,
+            2: F.gelu(gate) * convolved(other, value),
+            3: convolved(other, F.gelu(gate) * value),
+        }[design]
+        torch.testing.assert_close(other(x), other.fc2(hidden))
+    with pytest.raises(InputError, match='design must be 1, 2 or 3, got 4'):
+        OtherConvGLU(CHANNELS, 4, 4)
+
+    widths = {type(layer): layer.fc2.in_features for layer in (mlp, depthwise, gated, other)}
+    assert widths == {MLP: 48, DepthwiseMLP: 48, GLU: 32, OtherConvGLU: 32}
+
+
+@torch.no_grad()
+def test_spatial_reduction_and_convffn_are_those_of_pvt_v2() -> None:
+    """The model of step 1 of TransNeXt's table 2 is timm's, with its weights."""
+    host = timm.create_model('pvt_v2_b1').eval()
+    settings = dict(embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), depths=(2, 2, 2, 2))
+    ours = TransNeXt(
+        settings,
+        token_mixers=dict(type='bioattn_mm.SpatialReductionAttention'),
+        channel_mixer=dict(type='bioattn_mm.DepthwiseMLP'),
+    ).eval()
+    weights = {}
+    for name, value in host.state_dict().items():
+        name = re.sub(r'^stages\.(\d)\.downsample\.', r'stages.\1.patch_embed.', name)
+        name = re.sub(r'^patch_embed\.', 'stages.0.patch_embed.', name)
+        weights[name] = value
+    lacking = ours.load_state_dict(weights, strict=False)
+    assert not lacking.missing_keys and all(name.startswith('head.') for name in lacking.unexpected_keys)
+    image = torch.randn(1, 3, 96, 64)
+    for a, b in zip(ours(image), host.forward_intermediates(image, intermediates_only=True), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_what_can_not_be_built_is_told() -> None:
+    with pytest.raises(InputError, match=r"class or its name in the registry of models, got 'Glu'"):
+        build_layer(dict(type='Glu'))
+    with pytest.raises(InputError, match='got None'):
+        build_layer(dict(ratio=4))
+    with pytest.raises(InputError, match='GLU has no argument width: expected some of embed_dims, ratio'):
+        build_layer(dict(type='GLU', width=3), embed_dims=12, ratio=4)
+    with pytest.raises(InputError, match='LengthScaledAttention needs position_bias'):
+        build_layer(dict(type='bioattn_mm.LengthScaledAttention'), embed_dims=12, num_heads=3, depth=4)
+    with pytest.raises(InputError, match='window_size must be odd and positive, got 4'):
+        make(AggregatedAttention, window_size=4)
+    # What is stated comes before what is known.
+    assert build_layer(dict(type='bioattn_mm.GLU', ratio=2), embed_dims=12, ratio=4).fc2.in_features == 16
+
+
+@pytest.mark.parametrize(('pooled_grid', 'whole_cells'), [((2, 3), True), ((4, 6), True), ((3, 3), False)])
+def test_pooling_of_whole_cells_is_deterministic(
+    pooled_grid: tuple[int, int], whole_cells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the backward pass of adaptive pooling has no deterministic kernel."""
+    layer, x = AggregatedAttention(5, 1, NoPositionBias(1), 2, pooled_grid), torch.randn(2, 4, 6, 5)
+    layer.pool_norm = nn.Identity()
+    adaptive, calls = F.adaptive_avg_pool2d, []
+    want = adaptive(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid).permute(0, 2, 3, 1)
+    monkeypatch.setattr(F, 'adaptive_avg_pool2d', lambda *args: calls.append(args) or adaptive(*args))
+    torch.testing.assert_close(layer.pooled_tokens(x), want)
+    assert len(calls) == (not whole_cells)

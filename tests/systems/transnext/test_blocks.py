@@ -1,0 +1,355 @@
+"""The functions that compute a stage's blocks against its layers, which the other tests hold to the authors' code."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+from bioattn_mm.systems.transnext import TransNeXt, blocks
+from bioattn_mm.systems.transnext.position_bias import tables_of
+from tests.calls import calls_of
+from tests.ops.conftest import needs_library
+
+pytestmark = needs_library
+
+SMALL = dict(embed_dims=(24, 48, 48, 96), num_heads=(1, 2, 2, 4), depths=(2, 1, 2, 2))
+STAGES = len(SMALL['depths'])
+
+
+@pytest.fixture
+def by_functions(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The tokens of each stage whose blocks were computed by functions."""
+    seen = []
+
+    def run(self: blocks.Blocks, x: Tensor, *parameters: object) -> Tensor:
+        seen.append(x)
+        return by_functions(self, x, *parameters)
+
+    by_functions = blocks.Blocks._functions
+    monkeypatch.setattr(blocks.Blocks, '_functions', run)
+    return seen
+
+
+def model(**options) -> TransNeXt:
+    torch.manual_seed(0)
+    backbone = TransNeXt(**{'arch': SMALL, **options}).train()
+    for name, parameter in backbone.named_parameters():
+        if name.endswith('bias'):  # they begin as zeros, which would hide that one is left out
+            nn.init.normal_(parameter, std=0.1)
+    return backbone
+
+
+def step(
+    backbone: nn.Module, autocast: torch.dtype | None = None, size: tuple[int, int] = (96, 64)
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs, and gradients of the image and of the parameters."""
+    torch.manual_seed(1)
+    dtype = next(backbone.parameters()).dtype
+    image = torch.randn(2, 3, *size, dtype=dtype, requires_grad=True)
+    backbone.zero_grad()
+    with torch.autocast('cpu', autocast or torch.bfloat16, enabled=autocast is not None):
+        outputs = backbone(image)
+    sum(output.float().square().mean() for output in outputs).backward()
+    return list(outputs), [image.grad, *(parameter.grad for parameter in backbone.parameters())]
+
+
+def by_layers(backbone: nn.Module, *arguments: object, **options: object) -> tuple[list[Tensor], list[Tensor]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, '_may_be_functions', lambda x: False)
+        return step(backbone, *arguments, **options)
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(),
+        dict(with_cp=True),
+        dict(frozen_stages=1),
+        dict(bias_mode='interpolate', img_size=64, out_indices=(2,)),
+        dict(arch=dict(SMALL, sr_ratios=(16, 8, 4, 2))),
+        dict(pool_size=(2, 3), window_size=5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize('size', [(96, 64), (75, 133)], ids=str)
+def test_values_and_gradients(options: dict, size: tuple[int, int], by_functions: list[Tensor]) -> None:
+    backbone = model(**options)
+    results = step(backbone, size=size)
+    assert len(by_functions) == len(backbone.stages)
+    torch.testing.assert_close(results, by_layers(backbone, size=size), rtol=1e-4, atol=1e-6)
+
+
+def test_double_precision_and_a_model_in_bfloat16(by_functions: list[Tensor]) -> None:
+    backbone = model().double()
+    torch.testing.assert_close(step(backbone), by_layers(backbone), rtol=1e-10, atol=1e-12)
+    backbone = model().bfloat16()
+    torch.testing.assert_close(step(backbone)[0], by_layers(backbone)[0], rtol=0.05, atol=0.05)
+    assert len(by_functions) == 2 * STAGES
+
+
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_mixed_precision(with_cp: bool, by_functions: list[Tensor]) -> None:
+    """In bfloat16 the functions are as near to float32 as the layers are."""
+    backbone = model(with_cp=with_cp)
+    exact, layers = step(backbone), by_layers(backbone, torch.bfloat16)
+    results = step(backbone, torch.bfloat16)
+    assert len(by_functions) == 2 * STAGES
+    assert {gradient.dtype for gradient in results[1]} == {torch.float32}
+    for got, other, want in zip(*(each[0] + each[1] for each in (results, layers, exact)), strict=True):
+        assert (got - want).norm() <= 1.2 * (other - want).norm() + 0.02 * want.norm() + 1e-4
+
+
+@pytest.fixture
+def fused_norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names of calls of `add_norm` and `gelu_pool_norm`, which only CUDA has: formulas stand for them."""
+
+    def add_norm(x, branch, branch_bias, factor, weight, bias, eps):
+        called.append('add_norm')
+        total = x + (branch + branch_bias) * (1 if factor is None else factor[:, None, None, None])
+        output, mean, rstd = torch.native_layer_norm(total, weight.shape, weight, bias, eps)
+        return output, total, mean, rstd
+
+    def add_norm_backward(grad_output, grad_sum, total, mean, rstd, factor, weight):
+        x, *norm = torch.ops.aten.native_layer_norm_backward(
+            grad_output, total, weight.shape, mean, rstd, weight, weight, [True] * 3
+        )
+        x = x if grad_sum is None else x + grad_sum
+        branch = x if factor is None else x * factor[:, None, None, None]
+        return x, branch.clone(), branch.sum((0, 1, 2)), *norm
+
+    def gelu_pool_norm(x, x_bias, weight, bias, height, width, eps):
+        called.append('gelu_pool_norm')
+        pooled = torch.ops.bioattn_mm.gelu_pool(x + x_bias, height, width)
+        output, mean, rstd = torch.native_layer_norm(pooled, weight.shape, weight, bias, eps)
+        return output, pooled, mean, rstd
+
+    def gelu_pool_norm_backward(grad, x, x_bias, pooled, mean, rstd, weight):
+        pooled, *norm = torch.ops.aten.native_layer_norm_backward(
+            grad, pooled, weight.shape, mean, rstd, weight, weight, [True] * 3
+        )
+        x = torch.ops.bioattn_mm.gelu_pool_backward(pooled, x + x_bias)
+        return x, x.sum((0, 1, 2)), *norm
+
+    called, library = [], torch.library.Library('bioattn_mm', 'IMPL')
+    for kernel in (add_norm, add_norm_backward, gelu_pool_norm, gelu_pool_norm_backward):
+        library.impl(kernel.__name__, kernel, 'CPU')
+    monkeypatch.setattr(blocks, '_has_fused_norms', lambda x, dtype: x.dtype == dtype)
+    yield called
+    library._destroy()
+
+
+@pytest.mark.parametrize('drop_path_rate', [0.0, 0.5])
+@pytest.mark.parametrize('size', [(64, 96), (75, 133)], ids=str)
+def test_norms_in_one_kernel_as_on_a_gpu(
+    drop_path_rate: float, size: tuple[int, int], fused_norms: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = model(drop_path_rate=drop_path_rate)
+    results, depth = step(backbone, size=size), sum(SMALL['depths'])
+    assert fused_norms.count('add_norm') == 2 * depth
+    # Pooling to a grid that divides that of the tokens.
+    assert fused_norms.count('gelu_pool_norm') == (depth - SMALL['depths'][3] if size == (64, 96) else 0)
+    monkeypatch.setattr(blocks, '_has_fused_norms', lambda x, dtype: False)
+    torch.testing.assert_close(results, step(backbone, size=size), rtol=1e-4, atol=1e-6)
+
+
+def test_stochastic_depth() -> None:
+    stage = model(drop_path_rate=0.5).stages[3].blocks
+    torch.manual_seed(0)
+    for factors, rate in zip(blocks._drop_path([*stage], torch.empty(4000, 1)), (5 / 12, 0.5), strict=True):
+        factors = torch.stack(factors)
+        torch.testing.assert_close(factors.unique(), torch.tensor([0, 1 / (1 - rate)]))
+        torch.testing.assert_close(factors.mean(1), torch.ones(2), rtol=0, atol=0.06)
+        assert not torch.equal(*factors)
+    assert blocks._drop_path([*stage.eval()], torch.empty(3, 1)) == [(None, None)] * 2
+
+
+@pytest.mark.parametrize('options', [dict(), dict(bias_mode='interpolate', img_size=64)], ids=str)
+def test_tables_of_a_stage(options: dict) -> None:
+    biases = [block.attn.position_bias for block in model(**options).stages[0].blocks]
+    for table, bias in zip(tables_of(biases, (8, 16), (1, 2)), biases, strict=True):
+        torch.testing.assert_close(table, bias.table((8, 16), (1, 2)))
+    biases[1].pretrain_grid = (5, 5)
+    for table, bias in zip(tables_of(biases, (8, 16), (1, 2)), biases, strict=True):
+        torch.testing.assert_close(table, bias.table((8, 16), (1, 2)))
+
+
+def _hook(stage: nn.Module) -> None:
+    stage.blocks[0].attn.q.register_forward_hook(lambda *arguments: None)
+
+
+def _global_hook(stage: nn.Module) -> Callable:
+    return nn.modules.module.register_module_forward_hook(lambda *arguments: None).remove
+
+
+def _other_forward(stage: nn.Module) -> None:
+    stage.blocks[0].mlp.forward = stage.blocks[0].mlp.forward
+
+
+class Adapted(nn.Linear):
+    """A layer that says of itself that it is a linear one, as adapters do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+def _adapter(stage: nn.Module) -> None:
+    stage.blocks[0].mlp.fc2 = Adapted(*stage.blocks[0].mlp.fc2.weight.shape[::-1])
+
+
+def _parametrization(stage: nn.Module) -> None:
+    nn.utils.parametrizations.weight_norm(stage.blocks[1].attn.proj)
+
+
+def _pruning(stage: nn.Module) -> None:
+    prune.random_unstructured(stage.blocks[1].attn.kv, 'weight', 0.5)
+
+
+def _other_norm(stage: nn.Module) -> None:
+    stage.norm = nn.LayerNorm(24)
+
+
+def _other_eps(stage: nn.Module) -> None:
+    stage.blocks[1].norm2.eps = 1e-2
+
+
+def _other_pooled_grid(stage: nn.Module) -> None:
+    stage.blocks[1].attn.pool_size = (1, 1)
+
+
+def _all_dropped(stage: nn.Module) -> None:
+    stage.blocks[1].drop_path = DropPath(1.0)
+
+
+@pytest.mark.parametrize(
+    'look',
+    [
+        _hook,
+        _global_hook,
+        _other_forward,
+        _adapter,
+        _parametrization,
+        _pruning,
+        _other_norm,
+        _other_eps,
+        _other_pooled_grid,
+        _all_dropped,
+    ],
+)
+def test_what_others_look_at_is_called_layer_by_layer(look: Callable, by_functions: list[Tensor]) -> None:
+    backbone = model()
+    step(backbone)
+    undo = look(backbone.stages[0])
+    by_functions.clear()
+    results = step(backbone)
+    assert len(by_functions) == (0 if undo else STAGES - 1)
+    torch.testing.assert_close(results, by_layers(backbone), rtol=1e-4, atol=1e-6)
+    if undo:
+        undo()
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(
+            token_mixers=[dict(type='DynamicBiasAttention')] * 3
+            + [dict(scale=dict(type='CosineQueryWithoutEmbedding'))]
+        ),
+        dict(channel_mixer=dict(type='OtherConvGLU', design=2)),
+        dict(position_bias=dict(type='NoPositionBias'), out_indices=(2,)),
+    ],
+    ids=str,
+)
+def test_ablations_are_called_layer_by_layer(options: dict, by_functions: list[Tensor]) -> None:
+    step(model(**options))
+    assert not by_functions
+
+
+def test_changes_of_a_model_are_seen(by_functions: list[Tensor]) -> None:
+    backbone = model()
+    for change in (
+        lambda: setattr(backbone.stages[1].blocks[0].attn.q, 'weight', nn.Parameter(torch.randn(48, 48))),
+        lambda: setattr(backbone.stages[1].blocks[0].mlp, 'fc2', nn.Linear(256, 48)),
+        lambda: backbone.stages[3].blocks.__setitem__(0, copy.deepcopy(backbone.stages[3].blocks[1])),
+        lambda: backbone.stages[2].blocks.pop(0),
+    ):
+        before = step(backbone)[0]
+        change()
+        results = step(backbone)
+        assert not torch.equal(before[-1], results[0][-1])
+        torch.testing.assert_close(results, by_layers(backbone), rtol=1e-4, atol=1e-6)
+    other = copy.deepcopy(backbone)
+    nn.init.zeros_(other.stages[0].blocks[0].mlp.fc1.weight)
+    assert not torch.equal(step(other)[0][0], step(backbone)[0][0])
+    assert len(by_functions) == 10 * STAGES
+
+
+def test_functional_call_takes_the_parameters_that_it_gets(by_functions: list[Tensor]) -> None:
+    backbone, image = model(), torch.randn(1, 3, 64, 64)
+    halved = {name: 0.5 * parameter for name, parameter in backbone.named_parameters()}
+    got = torch.func.functional_call(backbone, halved, image)
+    backbone.load_state_dict({**backbone.state_dict(), **halved})
+    torch.testing.assert_close(got, backbone(image))
+    assert len(by_functions) == 2 * STAGES
+
+
+def test_a_replica_without_parameters_is_no_other_model() -> None:
+    def replica_of(module: nn.Module) -> nn.Module:
+        """What DataParallel makes of a module before it gives each part its parameters, as attributes."""
+        replica = module._replicate_for_data_parallel()
+        replica._modules = {name: replica_of(child) for name, child in module._modules.items()}
+        return replica
+
+    backbone = model()
+    step(backbone)
+    stage, x = backbone.stages[0], torch.zeros(1, 8, 8, 24)
+    assert blocks.parameters_of(stage.blocks, stage.norm, x) is not None
+    replica = replica_of(stage)
+    assert blocks.parameters_of(replica.blocks, replica.norm, x) is None
+
+
+def test_gradients_of_the_image_alone() -> None:
+    backbone = model()
+    expected = step(backbone)[1][0]
+    torch.testing.assert_close(step(backbone.requires_grad_(False))[1][0], expected, rtol=1e-5, atol=1e-8)
+
+
+def test_there_is_no_second_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = torch.randn(1, 3, 64, 64, requires_grad=True)
+    output = model(out_indices=(0,))(image)[0].square().sum()
+    with pytest.raises(RuntimeError, match='no second derivative; try BIOATTN_MM_BACKEND=reference'):
+        torch.autograd.grad(output, image, create_graph=True)
+
+
+@pytest.mark.parametrize(
+    ('autocast', 'drop_path_rate', 'limit'), [(False, 0, 1.45), (True, 0, 1.5), (True, 0.2, 1.6)]
+)
+def test_number_of_calls(autocast: bool, drop_path_rate: float, limit: float) -> None:
+    """They are the same on every machine; a GPU waits for them. Of Swin-T, they are 2,403, with backward 2,514."""
+    image, backbone = torch.randn(1, 3, 64, 64), TransNeXt('tiny', drop_path_rate=drop_path_rate)
+    parameters = list(backbone.parameters())
+
+    def train() -> None:
+        with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+            outputs = backbone(image)
+        sum(output.sum() for output in outputs).backward()
+        for parameter in parameters:
+            parameter.grad = None
+
+    assert calls_of(train) < limit * 2514
+    backbone.eval()
+    with torch.no_grad():
+        assert calls_of(lambda: backbone(image)) < 1.2 * 2403
+
+
+def test_layers_give_what_the_equations_say() -> None:
+    """A block's residuals: norm, attention, norm, ConvGLU."""
+    block = model().stages[0].blocks[0].eval()
+    x = torch.randn(1, 8, 8, 24)
+    y = x + block.attn(F.layer_norm(x, (24,), block.norm1.weight, block.norm1.bias, 1e-6))
+    y = y + block.mlp(F.layer_norm(y, (24,), block.norm2.weight, block.norm2.bias, 1e-6))
+    torch.testing.assert_close(block(x), y)

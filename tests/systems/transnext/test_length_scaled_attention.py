@@ -1,0 +1,59 @@
+"""TransNeXt's attention of stage 4: half precision, memory, compilation. Formula: test_transnext_ablations.py."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from bioattn_mm.ops import chunked_attention
+from bioattn_mm.systems.transnext import LengthScaledAttention, LogCPB
+
+MODES = ['extrapolate', 'interpolate']
+
+
+def make_layer(mode: str = 'extrapolate', train_grid: tuple[int, int] = (4, 5)) -> LengthScaledAttention:
+    layer = LengthScaledAttention(24, 3, LogCPB(3, (4, 4), mode, train_grid, train_grid))
+    for parameter in layer.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return layer
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision(mode: str, dtype: torch.dtype) -> None:
+    layer, x = make_layer(mode), torch.randn(2, 6, 7, 24)
+    want = layer(x)
+    with torch.autocast('cpu', dtype):
+        autocast = layer(x)
+    for output in (autocast, layer.to(dtype)(x.to(dtype))):
+        assert output.dtype == dtype
+        torch.testing.assert_close(output.float(), want, rtol=0, atol=0.05 * want.abs().max().item())
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('training', [False, True])
+def test_no_tensor_of_all_pairs(
+    mode: str, training: bool, backend: str, record_sizes: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    height, width = grid = (32, 24)
+    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 4 * 3 * width * height * width)
+    layer = make_layer(mode)
+    with torch.set_grad_enabled(training), record_sizes() as sizes:
+        output = layer(torch.randn(1, *grid, 24, requires_grad=training))
+        if training:
+            output.sum().backward()
+    pairs = 3 * (height * width) ** 2
+    assert max(sizes) < (pairs / 15 if mode == 'extrapolate' and backend == 'cpu' else pairs / 4)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_compiles_into_one_graph(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 3000)  # two chunks
+    layer, x = make_layer(mode), torch.randn(1, 6, 7, 24)
+    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(compiled(x), layer(x))
+    gradients = (
+        torch.autograd.grad(module(x).square().sum(), list(layer.parameters())) for module in (compiled, layer)
+    )
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,383 @@
+"""Sparse reconstruction and the baselines: objective, formulas of the papers, any grid, half precision."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.vars.attention import (
+    ConvolutionalSparseReconstruction,
+    IstaReconstructionAttention,
+    RandomFeatures,
+    SparseReconstructionAttention,
+    gelu_threshold,
+    soft_threshold,
+    sparse_codes,
+)
+from bioattn_mm.systems.vars.baselines import GlobalFilter, PerformerAttention
+
+KINDS = ['vars_s', 'vars_d', 'vars_sd', 'performer', 'softmax', 'global_filter']
+GRIDS = [(1, 1), (1, 5), (4, 6), (5, 3), (9, 7), (8, 12)]
+
+
+def layer_of(
+    kind: str, embed_dims: int = 8, num_heads: int = 2, grid: tuple[int, int] = (4, 6), **options
+) -> nn.Module:
+    """A layer of any kind; `grid` is that of the static dictionary of VARS-S and VARS-SD, and of the filter."""
+    if kind == 'softmax':
+        return SoftmaxAttention(embed_dims, num_heads)
+    if kind == 'performer':
+        return PerformerAttention(embed_dims, num_heads)
+    if kind == 'global_filter':
+        return GlobalFilter(embed_dims, grid)
+    if kind == 'vars_s':
+        return ConvolutionalSparseReconstruction(embed_dims, grid, **{'sparsity': 0.1, **options})
+    return SparseReconstructionAttention(embed_dims, num_heads, grid if kind == 'vars_sd' else None, **options)
+
+
+def randomized(layer: nn.Module) -> nn.Module:
+    """Convert to float64 and perturb the parameters, so that none is 0 or 1 and hence without effect."""
+    for parameter in layer.double().parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return layer
+
+
+def objective(dictionary: Tensor, codes: Tensor, value: Tensor, sparsity: float) -> Tensor:
+    """Eq. 10, for each image and head."""
+    return (value - dictionary @ codes).square().sum((-2, -1)) / 2 + sparsity * codes.abs().sum((-2, -1))
+
+
+def convolution_matrix(layer: ConvolutionalSparseReconstruction, grid: tuple[int, int]) -> Tensor:
+    """The dictionary P of VARS-S as a matrix: (C, H * W, 5 * H * W)."""
+    kernel = torch.fft.irfft2(layer.dictionary(grid), s=grid)  # (C, 5, H, W)
+    height, width = grid
+    rows, columns = (torch.arange(length) for length in grid)
+    row = (rows[:, None] - rows[None, :]) % height  # code - token
+    column = (columns[:, None] - columns[None, :]) % width
+    matrix = kernel[:, :, row[:, None, :, None], column[None, :, None, :]]  # (C, 5, H, W, H, W): P^T
+    return matrix.reshape(len(kernel), -1, height * width).transpose(1, 2)
+
+
+@pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
+@pytest.mark.parametrize('sparsity', [0.0, 0.05, 0.3, 2.0])
+def test_objective_does_not_rise(kind: str, sparsity: float) -> None:
+    layer = layer_of(kind, 32, 2, (6, 7), num_steps=30, sparsity=sparsity, threshold='soft').double()
+    x = 5 * torch.randn(2, 6, 7, 32, dtype=torch.float64)
+    dictionary, states = layer.recurrent_states(x)
+    assert states.shape == (31, 2, 2, dictionary.shape[-1], 16)
+    value = layer.qkv(x)[..., 32:].reshape(2, 42, 2, 16).transpose(1, 2)
+    energy = torch.stack([objective(dictionary, codes, value, sparsity) for codes in states])
+    assert (energy.diff(dim=0) <= 1e-12 * energy[:-1]).all()
+    assert (energy[-1] < 0.999 * energy[0]).all()
+
+
+@pytest.mark.parametrize('grid', [(4, 6), (5, 8), (3, 3)])
+@pytest.mark.parametrize('sparsity', [0.0, 0.3, 1.0])
+def test_objective_of_the_convolution_does_not_rise(grid: tuple[int, int], sparsity: float) -> None:
+    layer = layer_of('vars_s', num_steps=30, sparsity=sparsity).double()
+    # Replace the half-spectra by those of real kernels: only for these the layer's Gram matrix is P^T P.
+    layer.kernel.data = torch.view_as_real(
+        torch.fft.rfft2(torch.fft.irfft2(torch.view_as_complex(layer.kernel.data)))
+    )
+    x = 5 * torch.randn(2, *grid, 8, dtype=torch.float64)
+    spectrum, states = layer.recurrent_states(x)
+    reconstructions = torch.stack([layer.decode(spectrum, codes) for codes in states])
+    assert states.shape == (31, 2, 8, 5, *grid)
+    value = layer.v(x).permute(0, 3, 1, 2)
+    dictionary = convolution_matrix(layer, grid)
+    energy = torch.stack(
+        [objective(dictionary, u.flatten(2)[..., None], value.flatten(2)[..., None], sparsity) for u in states]
+    )
+    torch.testing.assert_close(reconstructions.flatten(3), (dictionary @ states.flatten(3)[..., None]).squeeze(-1))
+    assert (energy.diff(dim=0) <= 1e-12 * energy[:-1]).all()
+    assert (energy[-1] < energy[0]).all()
+
+
+@pytest.mark.parametrize('static_grid', [None, (3, 5)], ids=['dynamic', 'and static'])
+@pytest.mark.parametrize('options', [{}, dict(num_steps=4, sparsity=0.2), dict(threshold='gelu')])
+def test_recurrence_with_nothing_learned_is_the_formula_written_out(static_grid, options: dict) -> None:
+    """Eq. 12, and the same as the learned recurrence before any training."""
+    layer = randomized(IstaReconstructionAttention(8, 2, static_grid, **options))
+    learned = SparseReconstructionAttention(8, 2, static_grid, **{'sparsity': 2.0, 'threshold': 'soft', **options})
+    learned.double().load_state_dict(learned.state_dict() | layer.state_dict())
+    x = 3 * torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    output = layer(x)
+    torch.testing.assert_close(output, learned(x))
+
+    def threshold(u: Tensor, limit: Tensor | float) -> Tensor:
+        size = u.abs() - limit
+        return u.sign() * (F.gelu(size) if layer.threshold is gelu_threshold else size.clamp(min=0))
+
+    query, value = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in layer.qkv(x).flatten(1, 2).chunk(2, -1))
+    dictionary, sparsity = layer.dictionary(query, (3, 5)), options.get('sparsity', 2.0)
+    matrix, target = dictionary.mT @ dictionary, dictionary.mT @ value
+    bound = 1 + matrix.abs().sum(-1).amax(-1)[..., None, None]
+    codes = threshold(target, sparsity)
+    for _ in range(options.get('num_steps', 3)):
+        codes = threshold(codes - (matrix @ codes - target) / bound, sparsity / bound)
+    want = layer.proj((dictionary @ codes).transpose(1, 2).reshape(x.shape))
+    torch.testing.assert_close(output, want)
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_recurrence_without_steps_and_sparsity_is_attention() -> None:
+    """Section 3.4, as the layer of a network: the output is P P^T v."""
+    layer = randomized(IstaReconstructionAttention(8, 2, num_steps=0, sparsity=0.0))
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    query, value = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in layer.qkv(x).flatten(1, 2).chunk(2, -1))
+    dictionary = layer.dictionary(query, (3, 5))
+    weights = dictionary @ dictionary.mT
+    (maps,) = layer.attention_maps(x, torch.arange(15)).values()
+    torch.testing.assert_close(maps.weights.flatten(-2), weights)
+    want = layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+    output = layer(x)
+    torch.testing.assert_close(output, want)
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
+def test_one_step_without_sparsity_is_attention(kind: str) -> None:
+    """Section 3.4: the output is P P^T v, attention with the kernel of the random features."""
+    layer = layer_of(kind, 8, 2, (3, 5), sparsity=0.0, threshold='soft').double()
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    dictionary, states = layer.recurrent_states(x)
+    value = layer.qkv(x)[..., 8:].reshape(2, 15, 2, 4).transpose(1, 2)
+    weights = dictionary @ dictionary.transpose(-2, -1)  # (B, heads, N, N)
+    torch.testing.assert_close(dictionary @ states[0], weights @ value)
+    # Without the normalisation of the columns, they are the weights of Performer attention with queries as keys.
+    performer = layer_of('performer').double()
+    performer.features = layer.features
+    performer.qkv.weight.data = layer.qkv.weight.data[[*range(8), *range(16)]]
+    performer.qkv.bias.data = layer.qkv.bias.data[[*range(8), *range(16)]]
+    query = layer.qkv(x)[..., :8].reshape(2, 15, 2, 4).transpose(1, 2)
+    features = layer.features(query)
+    lengths = features.norm(dim=-2)
+    number = features.shape[-1]
+    torch.testing.assert_close(dictionary[..., :number] * lengths[..., None, :], features)
+    weights = (dictionary[..., :number] * lengths[..., None, :].square()) @ dictionary[..., :number].transpose(-2, -1)
+    weights = weights / weights.sum(-1, keepdim=True)
+    output = performer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+    torch.testing.assert_close(performer(x), output)
+
+
+def test_one_step_without_sparsity_of_the_convolution() -> None:
+    layer = layer_of('vars_s', sparsity=0.0).double()
+    x = torch.randn(2, 4, 6, 8, dtype=torch.float64)
+    spectrum, states = layer.recurrent_states(x)
+    reconstruction = layer.decode(spectrum, states[0])
+    dictionary = convolution_matrix(layer, (4, 6))
+    value = layer.v(x).flatten(1, 2).transpose(1, 2)[..., None]
+    want = dictionary @ (dictionary.transpose(1, 2) @ value)
+    torch.testing.assert_close(reconstruction.flatten(2), want.squeeze(-1))
+
+
+def test_features_estimate_the_softmax_kernel() -> None:
+    features = RandomFeatures(1, 4, 200_000)
+    x, y = F.normalize(torch.randn(2, 1, 1, 3, 4), dim=-1)
+    estimate = features(2 * x) @ features(3 * y).transpose(-2, -1)
+    torch.testing.assert_close(estimate, (x @ y.transpose(-2, -1)).exp(), rtol=0.05, atol=0)
+    features.unit_queries = False
+    estimate = features(0.5 * x) @ features(0.7 * y).transpose(-2, -1)
+    torch.testing.assert_close(estimate, (0.35 * x @ y.transpose(-2, -1)).exp(), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
+def test_equals_the_written_out_recurrence(kind: str) -> None:
+    layer = randomized(layer_of(kind, 8, 2, (3, 5), num_steps=4))
+    x = torch.randn(1, 3, 5, 8, dtype=torch.float64)
+    query, value = layer.qkv(x).reshape(15, 2, 2, 4).permute(1, 2, 0, 3)
+    outputs = []
+    for head in range(2):
+        unit = query[head] / query[head].norm(dim=-1, keepdim=True)
+        phi = torch.exp(unit @ layer.features.projection[head] - 0.5) / 8**0.5
+        if kind == 'vars_sd':
+            phi = torch.cat((phi, layer.static[head]), dim=1)
+        phi = phi / phi.norm(dim=0)
+        gram, target = phi.T @ phi, phi.T @ value[head]
+        bound = gram.abs().sum(1).max() + 1
+        w1, w2, lam = layer.sparsity_scale, layer.step_scale, 0.3
+        codes = target.sign() * F.gelu(target.abs() - w1 * lam)
+        for _ in range(4):
+            codes = codes - (layer.gram_weight @ gram @ layer.gram_weight @ codes - target) * w2 / bound
+            codes = codes.sign() * F.gelu(codes.abs() - w1 * lam * w2 / bound)
+        outputs.append(phi @ codes)
+    want = layer.proj(torch.cat(outputs, dim=1)).reshape(x.shape)
+    torch.testing.assert_close(layer(x), want)
+
+
+def test_recurrent_states_are_those_of_the_output() -> None:
+    x = torch.randn(2, 4, 6, 8)
+    for kind in ('vars_d', 'vars_sd'):
+        layer = layer_of(kind)
+        dictionary, states = layer.recurrent_states(x)
+        output = layer.proj((dictionary @ states[-1]).transpose(1, 2).reshape(x.shape))
+        torch.testing.assert_close(layer(x), output)
+    layer = layer_of('vars_s')
+    dictionary, states = layer.recurrent_states(x)
+    mixed = torch.fft.rfft2(layer.decode(dictionary, states[-1])) * torch.view_as_complex(layer.mix_kernel)
+    mixed = torch.fft.irfft2(mixed, s=(4, 6))
+    torch.testing.assert_close(layer(x), layer.proj(layer.norm(mixed).permute(0, 2, 3, 1)))
+
+
+def test_static_dictionary_alone() -> None:
+    """VARS-S of GFNet in table 2: the normalised reconstruction of the input itself."""
+    layer = layer_of('vars_s', num_kernels=1, with_mixing=False)
+    assert {name for name, _ in layer.named_parameters()} == {'kernel', 'norm.weight', 'norm.bias'}
+    x = torch.randn(2, 4, 6, 8)
+    spectrum = layer.dictionary((4, 6))
+    codes = list(layer.states(spectrum, x.permute(0, 3, 1, 2)))[-1]
+    reconstruction = torch.fft.irfft2((torch.fft.rfft2(codes) * spectrum.conj()).sum(2), s=(4, 6))
+    torch.testing.assert_close(layer(x), layer.norm(reconstruction).permute(0, 2, 3, 1))
+
+
+def test_global_filter_is_a_convolution_of_each_channel() -> None:
+    layer = layer_of('global_filter', 3, grid=(4, 5)).double()
+    x = torch.randn(2, 4, 5, 3, dtype=torch.float64)
+    kernel = torch.fft.irfft2(torch.view_as_complex(layer.kernel), s=(4, 5))
+    shifted = sum(
+        kernel[:, row, column] * x.roll((row, column), dims=(1, 2)) for row in range(4) for column in range(5)
+    )
+    torch.testing.assert_close(layer(x), shifted)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_any_grid(kind: str, grid: tuple[int, int]) -> None:
+    layer = layer_of(kind)
+    output = layer(torch.randn(2, *grid, 8))
+    assert output.shape == (2, *grid, 8)
+    output.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_static_dictionary_on_another_grid() -> None:
+    layer = layer_of('vars_sd', grid=(7, 7)).double()
+    ramp = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    layer.static.data = (ramp[:, None] + 2 * ramp).reshape(1, 49, 1).expand_as(layer.static).contiguous()
+    static = layer._static_columns((14, 21), torch.float64).unflatten(1, (14, 21))[0, ..., 0]
+    # Resizing a plane gives a plane, except at the borders.
+    rows, columns = ((torch.arange(n).double() + 0.5) * 7 / n / 3 - 7 / 6 for n in (14, 21))
+    torch.testing.assert_close(static[4:-4, 6:-6], (rows[:, None] + 2 * columns)[4:-4, 6:-6])
+
+
+@pytest.mark.parametrize('grid', [(9, 13), (4, 13), (6, 6), (3, 5)])
+def test_convolution_on_another_grid_keeps_the_offsets(grid: tuple[int, int]) -> None:
+    """A kernel weight belongs to an offset in tokens, on every grid."""
+    layer = layer_of('vars_s', grid=(4, 6)).double()
+    own = torch.fft.irfft2(layer.dictionary((4, 6)), s=(4, 6))
+    other = torch.fft.irfft2(layer.dictionary(grid), s=grid)
+    want = torch.zeros_like(other)
+    for row in range(-2, 2):
+        for column in range(-3, 3):
+            want[..., row % grid[0], column % grid[1]] += own[..., row % 4, column % 6]
+    torch.testing.assert_close(other, want)
+
+
+def test_kernels_are_normalised() -> None:
+    layer = layer_of('vars_s').double()
+    x = torch.randn(1, 4, 6, 8, dtype=torch.float64)
+    want = layer(x)
+    layer.kernel.data *= torch.rand(8, 5, 1, 1, 1) + 0.5
+    torch.testing.assert_close(layer(x), want)
+    spectrum = layer.dictionary((4, 6))
+    torch.testing.assert_close(spectrum.abs().square().sum((-2, -1)) * 2 / 24, torch.ones(8, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize('grid', [(4, 6), (5, 7)])
+def test_step_bound_of_the_convolution(grid: tuple[int, int]) -> None:
+    layer = layer_of('vars_s').double()
+    spectrum = layer.dictionary(grid).detach()
+    gram = torch.einsum('cahw,cbhw->chwab', spectrum, spectrum.conj())
+    bound = layer.step_bound(spectrum).flatten()
+    torch.testing.assert_close(bound, torch.linalg.eigvalsh(gram.real).amax((1, 2, 3)))
+    assert (bound >= torch.linalg.eigvalsh(gram).amax((1, 2, 3)) / 2).all()
+
+
+@pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
+def test_step_bound_of_the_gram_matrix(kind: str) -> None:
+    layer = layer_of(kind).double()
+    dictionary, _ = layer.recurrent_states(torch.randn(2, 4, 6, 8, dtype=torch.float64))
+    gram = dictionary.transpose(-2, -1) @ dictionary
+    assert (layer.step_bound(gram)[..., 0, 0] >= torch.linalg.eigvalsh(gram)[..., -1]).all()
+
+
+@pytest.mark.parametrize('threshold', [soft_threshold, gelu_threshold])
+def test_gradcheck_of_the_recurrence(threshold) -> None:
+    dictionary = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    step, penalty = (torch.tensor(t, dtype=torch.float64, requires_grad=True) for t in (0.05, 0.1))
+
+    def function(dictionary: Tensor, value: Tensor, step: Tensor, penalty: Tensor) -> tuple[Tensor, ...]:
+        gram = dictionary.T @ dictionary
+        return tuple(sparse_codes(lambda u: gram @ u, dictionary.T @ value, step, penalty, 3, threshold))
+
+    assert torch.autograd.gradcheck(function, (dictionary, value, step, penalty))
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('grid', [(2, 3), (3, 4)])
+def test_gradcheck(kind: str, grid: tuple[int, int], monkeypatch) -> None:
+    layer = randomized(layer_of(kind, 4, 2, (2, 3)))
+    x = torch.randn(2, *grid, 4, dtype=torch.float64, requires_grad=True)
+    if kind.startswith('vars'):  # L gets no gradient, so the numerical differences need a constant L, too
+        monkeypatch.setattr(type(layer), 'step_bound', staticmethod(lambda gram: torch.tensor(7.0).double()))
+    parameters = dict(layer.named_parameters())
+
+    def function(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(parameters, values)), (x,))
+
+    assert torch.autograd.gradcheck(function, (x, *parameters.values()), atol=1e-4)
+
+
+@pytest.mark.parametrize('kind', [kind for kind in KINDS if kind != 'softmax'])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision_of_many_tokens(kind: str, dtype: torch.dtype) -> None:
+    layer = layer_of(kind, 16, 2, (14, 14)).eval()
+    # A large common offset: sums over tokens overflow in float16 and lose their digits in bfloat16.
+    x = 3 * torch.randn(1, 128, 128, 16) + 20
+    x[0, :, :, 0] = 1000
+    with torch.no_grad():
+        exact = layer(x)
+        with torch.autocast('cpu', dtype):
+            mixed = layer(x)
+        rounded = layer.to(dtype)(x.to(dtype))
+    for output in (mixed, rounded):
+        # The filter has no linear layer, which autocast would run in half precision.
+        assert output.dtype == (x.dtype if kind == 'global_filter' and output is mixed else dtype)
+        assert output.isfinite().all()
+        assert (output.float() - exact).abs().max() < 0.1 * exact.abs().max()
+
+
+@pytest.mark.parametrize('kind', [kind for kind in KINDS if kind != 'softmax'])
+def test_no_tensor_grows_faster_than_the_tokens(kind: str, record_sizes: Callable) -> None:
+    x = torch.randn(1, 40, 50, 8)
+    layer = layer_of(kind)
+    with record_sizes() as sizes:
+        layer(x).sum().backward()
+    assert sizes and max(sizes) <= 10 * x.numel()  # real and imaginary parts for five kernels
+
+
+@pytest.mark.parametrize(
+    ('build', 'message'),
+    [
+        (lambda: SoftmaxAttention(10, 3), 'embed_dims must be a multiple of num_heads, got 10 and 3'),
+        (lambda: PerformerAttention(10, 3), 'embed_dims must be a multiple of num_heads, got 10 and 3'),
+        (lambda: SparseReconstructionAttention(10, 3), 'embed_dims must be a multiple of num_heads, got 10 and 3'),
+        (lambda: SparseReconstructionAttention(8, 2, num_steps=0), 'num_steps must be at least 1, got 0'),
+        (lambda: SparseReconstructionAttention(8, 2, sparsity=-1), 'sparsity must not be negative, got -1'),
+        (
+            lambda: SparseReconstructionAttention(8, 2, threshold='hard'),
+            "threshold must be one of soft, gelu, got 'h",
+        ),
+        (lambda: ConvolutionalSparseReconstruction(8, (4, 4), num_steps=0), 'num_steps must be at least 1, got 0'),
+    ],
+)
+def test_arguments_that_are_wrong(build, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build()

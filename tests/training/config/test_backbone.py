@@ -1,0 +1,143 @@
+"""`--backbone timm/NAME`: the four frameworks with plain backbones and pyramids, complete without a config."""
+
+from pathlib import Path
+
+import pytest
+from mmdet.testing import demo_mm_inputs
+from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.backbone import RECIPES
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.pipelines import data_preprocessor_of
+
+from ...docs.blocks import read_blocks
+from ...hosts.inputs import inputs_for
+from ...own_folders import write_coco_folder
+from ...tools.running import InProcess
+from ...tools.small_images import SMALL
+
+NARROW = {'model.backbone.init_cfg': None}
+# The names, and what makes a small model of them.
+BACKBONES = {
+    'vit_small_patch14_dinov2': {
+        **NARROW,
+        'model.backbone.embed_dim': 32,
+        'model.backbone.depth': 4,
+        'model.backbone.num_heads': 2,
+    },
+    'convnext_atto': NARROW,
+}
+# The options of each framework for small images, and for smaller heads, which are the libraries'.
+OPTIONS = dict(
+    mask_rcnn={
+        'model.roi_head.bbox_head.fc_out_channels': 64,
+        'model.roi_head.mask_head.num_convs': 1,
+        'model.train_cfg.rcnn.sampler.num': 64,
+        'model.train_cfg.rpn_proposal.max_per_img': 100,
+    },
+    dino={'model.num_queries': 20, 'model.encoder.num_layers': 2, 'model.decoder.num_layers': 2},
+    mask2former={'model.data_preprocessor.size': (72, 104), 'model.decode_head.transformer_decoder.num_layers': 3},
+    mask2former_instance={
+        'model.data_preprocessor.batch_augments.0.size': (72, 104),
+        'model.panoptic_head.transformer_decoder.num_layers': 3,
+    },
+    upernet={'model.data_preprocessor.size': (72, 104), 'model.decode_head.channels': 64},
+)
+
+
+@pytest.mark.parametrize(
+    ('framework', 'name'),
+    [
+        *((framework, 'vit_small_patch14_dinov2') for framework in RECIPES),
+        *((framework, 'convnext_atto') for framework in ('mask_rcnn', 'dino', 'upernet')),
+    ],
+)
+def test_learns(framework: str, name: str) -> None:
+    config = load_config(framework, backbone=f'timm/{name}', cfg_options={**BACKBONES[name], **OPTIONS[framework]})
+    init_default_scope(config.default_scope)
+    model = revert_sync_batchnorm(MODELS.build(config.model)).train()
+    model.init_weights()  # else DINO's embedding of levels is what memory held
+    if config.default_scope == 'mmdet':
+        inputs = demo_mm_inputs(2, [[3, 72, 104]] * 2, num_items=[3, 2], num_classes=80, with_mask=True)
+    else:
+        inputs = inputs_for(config, (72, 104))
+    data = model.data_preprocessor(inputs, training=True)
+    loss, _ = model.parse_losses(model(**data, mode='loss'))
+    assert loss.isfinite()
+    loss.backward()
+    assert [n for n, parameter in model.backbone.named_parameters() if parameter.grad is None] == []
+    again = load_config(config)  # as the tools read it from the work dir
+    assert again.model.to_dict() == config.model.to_dict()
+
+
+def test_strides_are_the_heads() -> None:
+    config = load_config('mask_rcnn', backbone='timm/vit_small_patch14_dinov2')
+    assert MODELS.build(config.model.neck).strides == tuple(config.model.rpn_head.anchor_generator.strides)
+    config = load_config('mask2former', backbone='timm/vit_small_patch14_dinov2')
+    assert MODELS.build(config.model.neck).strides == tuple(config.model.decode_head.strides)
+
+
+@pytest.mark.parametrize(
+    'base', ['{root}/configs/transnext/retinanet_tiny_coco.py', 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py']
+)
+def test_strides_where_the_head_begins_with_8(base: str, tmp_path: Path, root: Path) -> None:
+    config = str(tmp_path / 'config.py')
+    Path(config).write_text(f'_base_ = {base.format(root=root)!r}\n')
+    plain = load_config(config, backbone='timm/vit_small_patch14_dinov2').model
+    strides = tuple(plain.bbox_head.anchor_generator.strides)
+    assert MODELS.build(plain.neck).strides == strides
+    pyramid = load_config(config, backbone='timm/convnext_atto').model
+    maps = MODELS.build({**pyramid.backbone, 'init_cfg': None}).out_strides
+    assert list(maps)[pyramid.neck.get('start_level', 0) :] == [8, 16, 32] == list(strides[:3])
+
+
+def test_images_and_decay_as_the_weights_want_them() -> None:
+    options = {**BACKBONES['vit_small_patch14_dinov2'], 'optim_wrapper.paramwise_cfg.layer_decay_rate': 0.5}
+    config = load_config('upernet', backbone='timm/vit_small_patch14_dinov2', cfg_options=options)
+    init_default_scope(config.default_scope)
+    model = MODELS.build(config.model)
+    groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
+    settings = {id(p): (group['lr'], group['weight_decay']) for group in groups for p in group['params']}
+    base = config.optim_wrapper.optimizer
+    vit = model.backbone.model
+    assert settings[id(vit.pos_embed)] == (base.lr * 0.5**5, 0)
+    assert settings[id(vit.blocks[3].mlp.fc1.weight)] == (base.lr * 0.5, base.weight_decay)
+    assert settings[id(model.neck.levels[0][0].weight)] == (base.lr, base.weight_decay)
+
+    for base in ('upernet', 'convit/convit-tiny_8xb128_in1k'):
+        config = load_config(base, backbone='timm/vit_base_patch16_siglip_224')
+        assert data_preprocessor_of(config)['mean'] == [127.5] * 3
+
+
+@pytest.mark.parametrize(
+    ('backbone', 'message'),
+    [
+        ('vit_small_patch14_dinov2', '--backbone takes timm/NAME, with a name of timm.list_models'),
+        ('timm/vit_smal', "has no model 'vit_smal'"),
+        ('timm/levit_128s', r'has maps of strides 16, 32, and the model wants 4, 8, 16, 32: choose another'),
+    ],
+)
+def test_what_is_wrong(backbone: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_config('mask_rcnn', backbone=backbone)
+
+
+def test_trained_on_own_data(tool: InProcess, tmp_path: Path) -> None:
+    """The command of docs/any_model.md, without a config, to a checkpoint whose config in the work dir predicts."""
+    (command,) = (block.text for block in read_blocks('docs/any_model.md') if block.language == 'bash')
+    *call, epochs = command.split()[2:]
+    assert epochs == '30'
+    write_coco_folder(tmp_path / 'parts', range(6))
+    small = {**BACKBONES['vit_small_patch14_dinov2'], **OPTIONS['mask_rcnn']}
+    options = [f'{key}={value}' for key, value in small.items()]
+    tool(tmp_path, 'train.py', *call, 1, '--cfg-options', *SMALL, *options, 'train_dataloader.batch_size=2')
+    work_dir = tmp_path / 'work_dirs/timm/mask_rcnn_vit_small_patch14_dinov2_parts'
+    (config,) = work_dir.glob('*.py')
+    image = next((tmp_path / 'parts').rglob('*.jpg'))
+    output = tool(
+        tmp_path, 'predict.py', str(config), str(work_dir / 'epoch_1.pth'), str(image), '--out', 'predictions'
+    )
+    assert list((tmp_path / 'predictions').iterdir()), output

@@ -1,0 +1,240 @@
+"""Own data that are not RGB in 8 bits: what is found out, and what it changes in a config."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from PIL import Image
+
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.errors import InputError
+from bioattn_mm.runtime.images import ImageKind
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.model_check import model_of
+from bioattn_mm.training.config.pipelines import find_dicts, image_kind
+
+from ...own_folders import convert_images, write_coco_folder, write_images, write_mask_folder
+
+ROOT = Path(__file__).parents[3]
+SEGMENTOR, DETECTOR = (str(ROOT / f'tests/tools/{name}.py') for name in ('upernet_small', 'mask_rcnn_small'))
+SEEDS = range(5)
+
+
+def deep(image: np.ndarray) -> np.ndarray:
+    """Four channels of 16 bits, whose low bytes say more than the high ones."""
+    return np.dstack([image, image[..., 0] // 2]).astype(np.uint16) + np.array([30000, 256, 0, 512], np.uint16)
+
+
+def floats(image: np.ndarray) -> np.ndarray:
+    return np.dstack([image, image[..., :2]]).astype(np.float32) / 255 + 1000
+
+
+def as_array(convert: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, np.ndarray], None]:
+    return lambda path, image: np.save(path, convert(image))
+
+
+def as_png(convert: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, np.ndarray], None]:
+    def write(path: Path, image: np.ndarray) -> None:
+        image = convert(image)
+        cv2.imwrite(str(path), image if image.ndim == 2 else image[..., [2, 1, 0, 3][: image.shape[2]]])
+
+    return write
+
+
+def config_of(folder: Path, base: str = SEGMENTOR, **arguments: object) -> Config:
+    return load_config(base, data=DataArguments(str(folder), **arguments))
+
+
+def arrays_of(folder: Path, config: Config) -> list[np.ndarray]:
+    """The training images of a folder of arrays."""
+    names = Path(config.train_dataloader.dataset.ann_file).read_text().split()
+    return [np.load(folder / 'images' / name) for name in names]
+
+
+def types_of(config: Config) -> set[str]:
+    return {str(node.get('type')).rpartition('.')[2] for node in find_dicts(config)}
+
+
+def test_a_config_for_channels(tmp_path: Path) -> None:
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    config = config_of(folder)
+    pixels = np.concatenate([image.reshape(-1, 4) for image in arrays_of(folder, config)]).astype(np.float64)
+    preprocessor = config.model.data_preprocessor
+    assert np.allclose(preprocessor.mean, pixels.mean(0), rtol=1e-5) and not preprocessor.bgr_to_rgb
+    assert np.allclose(preprocessor.std, pixels.std(0), rtol=1e-5)
+    assert image_kind(config) == ImageKind(4, 'uint16')
+    assert not types_of(config) & {'PhotoMetricDistortion', 'TablePhotoMetricDistortion', 'LoadImageFromFile'}
+    assert any(
+        line == 'augmentation that needs RGB in 8 bits is left out: PhotoMetricDistortion' for line in config.own_data
+    )
+    assert any(line.startswith('images of 4 channels of uint16: mean 3') for line in config.own_data)
+    assert model_of(config).backbone.in_channels == 4
+
+    # Nothing is rounded to 8 bits on the way to the model.
+    config.train_dataloader.dataset.pipeline = [
+        step
+        for step in config.train_dataloader.dataset.pipeline
+        if step.type.endswith(('FromFile', 'Annotations', 'Inputs'))
+    ]
+    init_default_scope('mmseg')
+    sample = DATASETS.build(config.train_dataloader.dataset)[0]
+    (image, *_) = arrays_of(folder, config)
+    assert np.array_equal(sample['inputs'].numpy(), image.transpose(2, 0, 1))
+    model = MODELS.build({**preprocessor, 'size': image.shape[:2]})
+    inputs = model(dict(inputs=[sample['inputs']], data_samples=[sample['data_samples']]), training=True)['inputs'][0]
+    expected = (image - pixels.mean(0)) / pixels.std(0)
+    assert np.allclose(inputs.numpy().transpose(1, 2, 0), expected, atol=1e-3)
+
+    # The config that a training writes keeps what was measured, whatever the images are.
+    config.dump(tmp_path / 'dumped.py')
+    other = convert_images(write_mask_folder(tmp_path / 'other', SEEDS[:3]), as_array(lambda image: deep(image) + 99))
+    again = config_of(other, str(tmp_path / 'dumped.py'))
+    assert again.model.data_preprocessor == preprocessor
+    with pytest.raises(InputError, match='dumped.py is of a model of 4 channels of uint16: name the config'):
+        config_of(other, str(tmp_path / 'dumped.py'), as_rgb=True)
+    convert_images(write_mask_folder(tmp_path / 'floats', SEEDS[:3]), as_array(floats))
+    with pytest.raises(InputError, match=r'part_00\d.npy has 5 channels of float32, .*dumped.py takes 4 channels of'):
+        config_of(tmp_path / 'floats', str(tmp_path / 'dumped.py'))
+
+
+def test_the_detectors_preprocessor_is_mmdets() -> None:
+    init_default_scope('mmdet')
+    mean, std = [5.0, 60.0, 7.0], [2.0, 30.0, 4.0]
+    options = dict(mean=mean, std=std, pad_size_divisor=32)
+    images = [torch.rand(3, 40, 50) * 99, torch.rand(3, 33, 70) * 99]
+    expected, found = (
+        MODELS.build(dict(type=kind, **more, **options))(dict(inputs=images, data_samples=None))['inputs']
+        for kind, more in (
+            ('DetDataPreprocessor', {}),
+            ('bioattn_mm.multichannel_preprocessor', dict(host='DetDataPreprocessor')),
+        )
+    )
+    assert found.shape == (2, 3, 64, 96) and torch.equal(found, expected)
+
+
+def half_transparent(image: np.ndarray) -> np.ndarray:
+    return np.dstack([image, image[..., 0]])
+
+
+def opaque(image: np.ndarray) -> np.ndarray:
+    return np.dstack([image, np.full(image.shape[:2], 255, np.uint8)])
+
+
+def constant(image: np.ndarray) -> np.ndarray:
+    return np.dstack([image, np.full(image.shape[:2], 9, np.uint8)])
+
+
+# What the images are, and as which they are read.
+KINDS: dict[str, tuple[Callable | None, str, ImageKind | None]] = {
+    'RGB': (None, '', None),
+    'opaque': (opaque, '.png', None),
+    'alpha': (half_transparent, '.png', ImageKind(4, 'uint8')),
+    'constant': (constant, '.png', ImageKind(4, 'uint8')),
+    'grey': (lambda image: image[..., 0], '.png', ImageKind(1, 'uint8')),
+    'deep grey': (lambda image: deep(image)[..., 0], '.png', ImageKind(1, 'uint16')),
+    'deep RGB': (lambda image: deep(image)[..., :3], '.png', ImageKind(3, 'uint16')),
+    'floats': (floats, '.npy', ImageKind(5, 'float32')),
+    'RGB as arrays': (lambda image: image, '.npy', ImageKind(3, 'uint8')),
+}
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_what_images_are(name: str, tmp_path: Path) -> None:
+    convert, suffix, kind = KINDS[name]
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    if convert:
+        convert_images(folder, (as_png if suffix == '.png' else as_array)(convert), suffix)
+    config = config_of(folder, DETECTOR)
+    assert image_kind(config) == kind
+    if kind is None:
+        as_rgb = config_of(folder, DETECTOR, as_rgb=True)
+        # As it was before there was anything else.
+        assert (
+            as_rgb.model == config.model
+            and as_rgb.train_dataloader.dataset.pipeline == config.train_dataloader.dataset.pipeline
+        )
+        assert config.model.data_preprocessor == Config.fromfile(DETECTOR).model.data_preprocessor
+    else:
+        assert model_of(config).backbone.in_channels == kind.channels == len(config.model.data_preprocessor.mean)
+        assert min(config.model.data_preprocessor.std) > 0
+    assert any('every pixel of channel 4 has the same value' in line for line in config.own_data) == (
+        name == 'constant'
+    )
+    assert any('alpha channel that is opaque' in line for line in config.own_data) == (name == 'opaque')
+
+
+def test_images_of_two_kinds_in_8_bits_stay_what_they_were(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    Image.open(folder / 'images/part_001.png').convert('L').save(folder / 'images/part_001.png')
+    Image.open(folder / 'images/part_003.png').convert('RGBA').save(folder / 'images/part_003.png')
+    assert image_kind(config_of(folder)) is None
+
+
+def test_images_that_differ(tmp_path: Path) -> None:
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    path = folder / 'images/part_002.npy'
+    np.save(path, np.load(path)[..., :3])
+    with pytest.raises(
+        InputError, match='part_002.npy has 3 channels of uint16, 4 of 5 images have 4 channels of uint16'
+    ):
+        config_of(folder)
+    # Where all problems are listed, and where bad images are skipped, it is left to what loads them.
+    assert image_kind(config_of(folder, problems=[])) == ImageKind(4, 'uint16')
+    path.write_bytes(b'no array')
+    with pytest.raises(InputError, match='cannot decode the image .*part_002.npy'):
+        config_of(folder)
+    np.save(path, np.full((96, 120, 4), 1.0))
+    with pytest.raises(InputError, match='part_002.npy is of float64, expected uint8, uint16, float32'):
+        config_of(folder)
+
+
+def test_values_that_are_not_finite(tmp_path: Path) -> None:
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(floats))
+    name = Path(config_of(folder).train_dataloader.dataset.ann_file).read_text().split()[0]
+    image = np.load(folder / 'images' / name)
+    image[5, :3, 2] = np.nan, np.inf, -np.inf
+    np.save(folder / 'images' / name, image)
+    with pytest.raises(InputError, match=f'{name} has 3 values that are NaN or infinite'):
+        config_of(folder)
+    config = config_of(folder, problems=[])
+    assert any(line.endswith('of 3 training images') for line in config.own_data)
+    assert np.isfinite(config.model.data_preprocessor.mean).all()
+
+
+def test_training_images_are_measured(tmp_path: Path) -> None:
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    with pytest.raises(InputError, match='no training images of 4 channels of uint16 to measure'):
+        load_config(SEGMENTOR, data=DataArguments(val_data=str(folder)))
+
+
+def test_steps_that_opencv_pads_in(tmp_path: Path) -> None:
+    base = tmp_path / 'padded.py'
+    base.write_text(
+        f"_base_ = '{SEGMENTOR}'\npad = dict(type='Pad', size=(64, 64), pad_val=dict(img=(1, 2, 3), seg=255))\n"
+        'steps = _base_.train_pipeline\n'
+        'train_dataloader = dict(dataset=dict(pipeline=[*steps[:2], pad, steps[-1]]))\n'
+    )
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    config = config_of(folder, str(base))
+    init_default_scope('mmseg')
+    config.train_dataloader.dataset.pipeline[2].size = (160, 150)
+    inputs = DATASETS.build(config.train_dataloader.dataset)[0]['inputs']
+    assert inputs.shape == (4, 150, 160) and not inputs[:, 120:].any()
+    folder = convert_images(write_mask_folder(tmp_path / 'floats', SEEDS), as_array(floats))
+    with pytest.raises(InputError, match='padded.py has a step Pad, and OpenCV pads images of at most 4 channels'):
+        config_of(folder, str(base))
+
+
+def test_arrays_beside_images_are_not_taken(tmp_path: Path) -> None:
+    """A folder of images may have arrays beside them, such as features."""
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    np.save(folder / 'images/part_000.npy', np.zeros((4, 4)))
+    write_images(folder / 'images', SEEDS[:1], '.png')
+    (folder / 'images/part_000.jpg').unlink()
+    config = config_of(folder)
+    assert 'part_000.npy' not in Path(config.train_dataloader.dataset.ann_file).read_text()

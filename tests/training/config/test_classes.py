@@ -1,0 +1,171 @@
+"""Setting the classes of a config."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from scipy.spatial.distance import pdist
+from skimage.color import rgb2lab
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.classes import classes_of, default_palette, leaf_dataset_configs, set_classes
+from bioattn_mm.training.config.model_check import state_dict_of
+
+CLASSES = ('bolt', 'nut', 'washer')
+PALETTE = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
+ROOT = Path(__file__).parents[3]
+
+# Shapes of all parameters that change with the number of classes, for three of them.
+HEADS = {
+    'upernet_micro_ade20k': {
+        'decode_head.conv_seg.weight': (3, 512, 1, 1),
+        'auxiliary_head.conv_seg.weight': (3, 256, 1, 1),
+    },
+    # 3 classes and 'no object'.
+    'mask2former_micro_ade20k': {'decode_head.cls_embed.weight': (4, 256)},
+    'mask_rcnn_micro_coco': {
+        'roi_head.bbox_head.fc_cls.weight': (4, 1024),
+        'roi_head.bbox_head.fc_reg.weight': (12, 1024),
+        'roi_head.mask_head.conv_logits.weight': (3, 256, 1, 1),
+    },
+    # One for each of 6 decoder layers, and one for the encoder's proposals.
+    'dino_4scale_micro_coco': {f'bbox_head.cls_branches.{i}.weight': (3, 256) for i in range(7)}
+    | {'dn_query_generator.label_embedding.weight': (3, 256)},
+}
+
+
+@pytest.mark.parametrize('name', HEADS)
+def test_heads_of_the_configs_here(name: str) -> None:
+    config = Config.fromfile(ROOT / f'configs/transnext/{name}.py')
+    before = state_dict_of(config)
+    set_classes(config, CLASSES, PALETTE)
+    after = state_dict_of(config)
+    changed = {key: tuple(value.shape) for key, value in after.items() if value.shape != before[key].shape}
+    assert list(before) == list(after)
+    assert {key: shape for key, shape in changed.items() if not key.endswith('bias')} == HEADS[name]
+    for dataloader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
+        assert dataloader.dataset.metainfo == dict(classes=CLASSES, palette=PALETTE)
+
+
+def test_weights_of_classes() -> None:
+    config = Config.fromfile(ROOT / 'configs/transnext/mask2former_micro_ade20k.py')
+    config.model.decode_head.loss_mask.class_weight = 2.0
+    config.model.decode_head.loss_dice.class_weight = [0.5] * 150
+    set_classes(config, CLASSES)
+    head = config.model.decode_head
+    assert head.loss_cls.class_weight == [1.0, 1.0, 1.0, 0.1]
+    assert head.loss_mask.class_weight == 2.0 and head.loss_dice.class_weight is None
+    # The width of its feature maps, which is no number of classes.
+    assert head.out_channels == 256
+
+
+def test_lists_of_heads_and_wrapped_datasets() -> None:
+    heads = [dict(num_classes=80, loss_cls=dict(class_weight=[1.0] * 81)) for _ in range(3)]
+    dataset = dict(type='CocoDataset', ann_file='a.json', metainfo=dict(sensor='left'))
+    mosaic = dict(type='MultiImageMixDataset', dataset=dataset, pipeline=[dict(type='Mosaic')])
+    config = Config(
+        dict(
+            model=dict(
+                backbone=dict(num_classes=1000),
+                rpn_head=dict(num_classes=1),
+                roi_head=dict(bbox_head=heads, mask_iou_head=dict(num_classes=80)),
+                panoptic_head=dict(num_things_classes=80, num_stuff_classes=53),
+                panoptic_fusion_head=dict(num_things_classes=0, num_stuff_classes=150),
+            ),
+            train_dataloader=dict(
+                dataset=dict(
+                    type='RepeatDataset',
+                    times=2,
+                    dataset=dict(
+                        type='ConcatDataset',
+                        datasets=[mosaic, dict(type='ClassBalancedDataset', oversample_thr=0.1, dataset=dataset)],
+                    ),
+                )
+            ),
+            val_dataloader=None,
+        )
+    )
+    set_classes(config, CLASSES, PALETTE)
+    model = config.model
+    assert [head.num_classes for head in model.roi_head.bbox_head] == [3, 3, 3]
+    assert model.roi_head.bbox_head[0].loss_cls.class_weight == [1.0] * 4
+    assert model.roi_head.mask_iou_head.num_classes == 3
+    assert model.panoptic_head == dict(num_things_classes=3, num_stuff_classes=0)
+    assert model.panoptic_fusion_head == dict(num_things_classes=0, num_stuff_classes=3)
+    assert model.backbone.num_classes == 1000 and model.rpn_head.num_classes == 1
+    leaves = list(leaf_dataset_configs(config.train_dataloader.dataset))
+    assert [leaf.metainfo for leaf in leaves] == [dict(sensor='left', classes=CLASSES, palette=PALETTE)] * 2
+
+
+def test_classes_of_wrapped_test_images() -> None:
+    dataset = dict(type='CocoDataset', metainfo=dict(classes=CLASSES, palette=PALETTE))
+    joined = dict(type='ConcatDataset', datasets=[dataset, dataset])
+    config = Config(dict(default_scope='mmdet', test_dataloader=dict(dataset=joined)))
+    assert classes_of(config) == (CLASSES, PALETTE)
+
+
+@pytest.mark.parametrize(
+    ('stated', 'number', 'expected'),
+    [
+        (dict(num_classes=150, out_channels=150), 3, dict(num_classes=3, out_channels=3)),
+        (dict(num_classes=2, out_channels=1, threshold=0.3), 3, dict(num_classes=3, out_channels=3)),
+        (dict(num_classes=2, out_channels=1, threshold=0.3), 2, dict(num_classes=2, out_channels=1, threshold=0.3)),
+    ],
+)
+def test_channels_of_a_segmentation_head(stated: dict, number: int, expected: dict) -> None:
+    config = Config(dict(model=dict(decode_head=stated)))
+    set_classes(config, CLASSES[:number])
+    assert config.model.decode_head == expected
+
+
+def test_classifiers() -> None:
+    config = Config(
+        dict(
+            model=dict(head=dict(num_classes=1000, topk=(1, 5)), train_cfg=dict(augments=dict(num_classes=1000))),
+            data_preprocessor=dict(num_classes=1000),
+            val_evaluator=[dict(type='Accuracy', topk=(1, 5)), dict(type='Accuracy', topk=5)],
+            test_evaluator=dict(type='Accuracy', topk=(5,)),
+        )
+    )
+    set_classes(config, CLASSES)
+    assert config.model == dict(head=dict(num_classes=3, topk=(1,)), train_cfg=dict(augments=dict(num_classes=3)))
+    assert config.data_preprocessor.num_classes == 3
+    assert [each.topk for each in config.val_evaluator] == [(1,), 3]
+    assert config.test_evaluator.topk == (1,)
+
+
+def test_the_datasets_have_the_classes(workplace: Path) -> None:
+    """Also where mmdet's palette is longer than the classes, as in checkpoints of mmdet."""
+    config = Config.fromfile(ROOT / 'configs/transnext/mask_rcnn_micro_coco.py')
+    init_default_scope('mmdet')
+    set_classes(config, ('person', 'dog'), PALETTE)
+    config.test_dataloader.dataset.data_root = str(workplace / 'data/mini/coco')
+    meta = DATASETS.build(config.test_dataloader.dataset).metainfo
+    assert meta['classes'] == ('person', 'dog') and meta['palette'] == PALETTE[:2]
+
+
+def test_default_palette() -> None:
+    """As scikit-image measures how different colours look: CIE76, where 2.3 is just to be seen."""
+    palette = default_palette(1203)  # LVIS has as many classes
+    colours = rgb2lab(np.array(palette) / 255)
+    for number, least in ((11, 50), (20, 40), (150, 10)):
+        assert palette[:number] == default_palette(number)
+        assert pdist(colours[:number]).min() > least
+    assert {value for colour in palette for value in colour} <= {*range(256)}
+
+
+@pytest.mark.parametrize(
+    ('classes', 'palette', 'message'),
+    [
+        ((), None, 'no classes: expected at least one name'),
+        (('bolt', 'nut', 'bolt'), None, "the class 'bolt' stands twice among 3 classes"),
+        (CLASSES, PALETTE[:2], 'the palette has 2 colours for 3 classes'),
+        (CLASSES, None, 'the model of None states no num_classes'),
+    ],
+)
+def test_what_is_refused(classes: tuple, palette: list | None, message: str) -> None:
+    config = Config(dict(model=dict(backbone=dict(num_classes=10))))
+    with pytest.raises(InputError, match=message):
+        set_classes(config, classes, palette)

@@ -1,0 +1,282 @@
+"""What is said of annotations before a training: nothing is dropped, replaced or renumbered in silence."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from PIL import Image
+
+from bioattn_mm.data.checks import BadDataError
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.data.formats.coco import read_coco_file
+from bioattn_mm.errors import InputError, printable
+from bioattn_mm.training.config.data_check import check_annotations
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.pipelines import build_dataset
+
+from ...own_folders import write_coco_folder, write_mask_folder
+
+ROOT = Path(__file__).parents[3]
+DETECTOR, SEGMENTOR = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('mask_rcnn', 'upernet'))
+LOADERS = ('train_dataloader', 'val_dataloader')
+NUM_IMAGES = 8
+SEEDS = range(NUM_IMAGES)
+
+
+def annotations_of(folder: Path) -> dict:
+    return json.loads((folder / 'annotations.json').read_text())
+
+
+def write(folder: Path, document: object) -> None:
+    (folder / 'annotations.json').write_text(json.dumps(document))
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Path:
+    return write_coco_folder(tmp_path / 'parts', SEEDS)
+
+
+def notes_of(folder: Path, config: str = DETECTOR, **options: object) -> list[str]:
+    """What a training says of own data."""
+    loaded = load_config(config, data=DataArguments(str(folder)), dataloaders=LOADERS)
+    return [*loaded.own_data, *check_annotations(loaded, LOADERS, **options)]
+
+
+def changed(folder: Path, change: Callable) -> None:
+    document = annotations_of(folder)
+    change(document)
+    write(folder, document)
+
+
+WRONG_TYPES = {
+    'annotation that is no object': (lambda d: d['annotations'].insert(3, 7), r'annotations\[3\]: 7: Expected'),
+    'image that is no object': (lambda d: d['images'].append('a.jpg'), r'images\[8\]: "a.jpg"'),
+    'category without name': (lambda d: d['categories'][1].pop('name'), 'category 7: no name'),
+    'number as name': (lambda d: d['categories'][1].update(name=3), 'category 7: name 3: expected `str`, got `int`'),
+    'number as file': (lambda d: d['images'][2].update(file_name=3), 'image 12: file_name 3: expected `str`'),
+    'box of three numbers': (
+        lambda d: d['annotations'][4].update(bbox=[1, 2, 3]), r'annotation 5: bbox \[1, 2, 3\], expected',
+    ),
+    'no box': (lambda d: d['annotations'][4].update(bbox=None), 'annotation 5: bbox null, expected'),
+    'box of strings': (lambda d: d['annotations'][4].update(bbox=list('1234')), 'annotation 5: bbox'),
+    'box with NaN': (
+        lambda d: d['annotations'][4].update(bbox=[1, 2, 3, float('nan')]), r'annotation 5: bbox \[1, 2, 3, NaN',
+    ),
+    'size as string': (lambda d: d['images'][2].update(width='120'), 'image 12: width "120": expected `int`, got'),
+    'negative size': (lambda d: d['images'][2].update(width=-120), 'image 12: width -120: expected `int` >= 1'),
+    'crowd as string': (lambda d: d['annotations'][4].update(iscrowd='0'), 'annotation 5: iscrowd "0"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(('change', 'message'), WRONG_TYPES.values(), ids=WRONG_TYPES)
+def test_a_wrong_type_is_named(change: Callable, message: str, coco: Path, tmp_path: Path) -> None:
+    changed(coco, change)
+    with pytest.raises(InputError, match=rf'^{coco}/annotations.json: {message}'):
+        notes_of(coco)
+    # The same in the data of a config.
+    config = tmp_path / 'config.py'
+    dataset = f"dict(data_root='{coco}', ann_file='annotations.json', data_prefix=dict(img='images'))"
+    config.write_text(f"_base_ = '{DETECTOR}'\ntrain_dataloader = dict(dataset={dataset})\n")
+    with pytest.raises(InputError, match=rf'^{coco}/annotations.json: {message}'):
+        check_annotations(load_config(config), LOADERS[:1])
+    # Those that can be used are read.
+    content = read_coco_file(coco / 'annotations.json')
+    assert len(content.faults) == 1
+    number = sum(map(len, annotations_of(coco).values()))
+    assert len(content.images) + len(content.annotations) + len(content.categories) == number - 1
+
+
+def test_all_that_is_left_out_is_counted(coco: Path) -> None:
+    def change(document: dict) -> None:
+        first, *others = document['annotations']
+        first['image_id'] = 999
+        others[0]['category_id'] = others[1]['category_id'] = 999
+        others[2]['bbox'] = [500, 500, 5, 5]
+        others[3]['bbox'] = [5, 5, 0.5, 5]
+        for each in document['annotations']:
+            each['id'] = 1
+
+    changed(coco, change)
+    lines = '\n'.join(notes_of(coco))
+    number = 2 * NUM_IMAGES
+    assert f'all {number} annotations were numbered, as {number} had no number of their own from 1 on' in lines
+    left_out = re.findall(r'annotations.json: (\d) of \d+ annotations are left out, as they (.*)', lines)
+    assert sum(int(count) for count, _ in left_out) == 5
+    reasons = ' '.join(reason for _, reason in left_out)
+    assert 'of images that the file does not have, such as image_id 999' in reasons
+    assert 'of categories that the file does not have, such as category_id 999' in reasons
+    assert 'have a box without area or outside of the image' in reasons
+    assert 'have a box of less than a pixel' in reasons
+
+
+def test_ids_of_two_types(coco: Path) -> None:
+    changed(coco, lambda document: [image.update(id=str(image['id'])) for image in document['images']])
+    message = (
+        'nothing is labelled in the training images: .*/annotations.json has .* annotations; .* are of images that'
+    )
+    with pytest.raises(InputError, match=message):
+        notes_of(coco)
+
+
+TWICE = dict(images='image id twice', categories='category id twice')
+
+
+@pytest.mark.parametrize('key', TWICE)
+def test_ids_that_stand_twice(key: str, coco: Path) -> None:
+    changed(coco, lambda document: document[key][1].update(id=document[key][0]['id']))
+    with pytest.raises(InputError, match=f'^{coco}/annotations.json: {TWICE[key]}: .* stands 2 times'):
+        notes_of(coco)
+
+
+def test_a_mask_that_cannot_be_used(coco: Path) -> None:
+    changed(coco, lambda document: [each.update(segmentation=[[1, 2, 3]]) for each in document['annotations'][:4]])
+    with pytest.raises(InputError, match=r'annotation \d of the image part_\d+.jpg: no polygon of three points'):
+        notes_of(coco)
+    assert notes_of(coco, skip_bad_data=True)
+
+
+def test_images_that_a_config_leaves_out(coco: Path) -> None:
+    changed(coco, lambda document: document.update(annotations=document['annotations'][4:]))
+    notes = [note for note in notes_of(coco) if note.endswith('.jpg')]
+    assert len(notes) == 1
+    assert re.search(r'annotations.json: [12] of 7 images without annotations are left out \(filter_cfg\)', notes[0])
+
+
+def test_nothing_is_labelled(coco: Path, tmp_path: Path) -> None:
+    changed(coco, lambda document: [each.update(iscrowd=1) for each in document['annotations']])
+    with pytest.raises(InputError, match=f'^nothing is labelled in the training images: {coco}/annotations.json has'):
+        notes_of(coco)
+    scenes = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    assert not any('nothing is labelled in' in note for note in notes_of(scenes, SEGMENTOR))
+    maps = sorted((scenes / 'masks').iterdir())
+    for path in maps:
+        Image.fromarray(np.full_like(np.array(Image.open(path)), 255)).save(path)
+    message = f'^nothing is labelled in the training images: no pixel of the 7 label maps such as {scenes}/masks/part'
+    with pytest.raises(InputError, match=message):
+        notes_of(scenes, SEGMENTOR)
+
+
+def test_validation_images_without_labels(tmp_path: Path) -> None:
+    train, val = (write_mask_folder(tmp_path / name, SEEDS) for name in ('train', 'val'))
+    for path in (val / 'masks').iterdir():
+        Image.fromarray(np.full_like(np.array(Image.open(path)), 255)).save(path)
+    config = load_config(SEGMENTOR, data=DataArguments(train_data=str(train), val_data=str(val)))
+    (note,) = check_annotations(config, LOADERS)
+    assert note.startswith('nothing is labelled in the images of val_dataloader')
+
+
+def test_a_damaged_file_is_named(coco: Path) -> None:
+    content = (coco / 'annotations.json').read_bytes()
+    (coco / 'annotations.json').write_bytes(content[:-9])
+    with pytest.raises(InputError, match=f"COCO's format in {coco}: {coco}/annotations.json is no JSON file: "):
+        notes_of(coco)
+    # Beside one that can be read.
+    (coco / 'good.json').write_bytes(content)
+    assert any(re.match(f'not used: {coco}/annotations.json is no JSON file', note) for note in notes_of(coco))
+
+
+@pytest.mark.parametrize('encoding', ['utf-8-sig', 'utf-16', 'utf-8'])
+def test_other_encodings(encoding: str, coco: Path) -> None:
+    document = annotations_of(coco)
+    document['categories'][0]['name'] = 'Müller'
+    (coco / 'annotations.json').write_bytes(json.dumps(document, ensure_ascii=False).encode(encoding))
+    config = load_config(DETECTOR, data=DataArguments(str(coco)), dataloaders=LOADERS)
+    assert config.train_dataloader.dataset.metainfo.classes[0] == 'Müller'
+    assert 'Müller' in Path(config.train_dataloader.dataset.ann_file).read_bytes().decode()
+    assert not check_annotations(config, LOADERS)
+
+
+@pytest.mark.parametrize('dtype', [np.uint16, np.int32])
+def test_values_beyond_8_bits(dtype: type, tmp_path: Path) -> None:
+    """Of which the lowest 8 bits are a class, in label maps that are not looked at before."""
+    scenes = write_mask_folder(tmp_path / 'scenes', range(50))
+    config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
+    init_default_scope('mmseg')
+    dataset = build_dataset(config.train_dataloader.dataset)
+    path = Path(dataset.get_data_info(1)['seg_map_path'])
+    labels = np.array(Image.open(path)).astype(dtype)
+    Image.fromarray(labels).save(path, 'TIFF')
+    assert dataset[1]['data_samples'].gt_sem_seg.data.max() == labels.max()
+    labels[3, 4] = 257
+    Image.fromarray(labels).save(path, 'TIFF')
+    with pytest.raises(BadDataError, match=f'the label map {path} has the value 257, expected 0 to 2 for 3 classes'):
+        dataset[1]
+
+
+@pytest.mark.parametrize('shape', [(1, 1), (1, 30), (30, 1)])
+def test_small_label_maps(shape: tuple[int, int], tmp_path: Path) -> None:
+    scenes = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
+    init_default_scope('mmseg')
+    dataset = build_dataset(config.val_dataloader.dataset)
+    info = dataset.get_data_info(0)
+    Image.new('L', shape[::-1]).save(info['seg_map_path'])
+    with pytest.raises(BadDataError, match=rf'is of shape \({shape[0]}, {shape[1]}\), its image of'):
+        dataset[0]
+    Image.new('RGB', shape[::-1]).save(info['img_path'])
+    assert dataset[0]['data_samples'].gt_sem_seg.shape[-2:] == shape
+
+
+ODD_NAMES = ('line\nbreak.jpg', 'not_utf8_\udce9.jpg', 'Müller.jpg', 'line\u2028separator.jpg')
+
+
+@pytest.mark.parametrize('name', ODD_NAMES, ids=printable)
+def test_odd_file_names(name: str, coco: Path, tmp_path: Path) -> None:
+    def change(document: dict) -> None:
+        os.rename(coco / 'images' / document['images'][0]['file_name'], coco / 'images' / name)
+        document['images'][0]['file_name'] = name
+
+    changed(coco, change)
+    config = load_config(DETECTOR, data=DataArguments(str(coco)))
+    assert not check_annotations(config, LOADERS)
+    files = [each.file_name for key in LOADERS for each in read_coco_file(config[key].dataset.ann_file).images]
+    assert name in files
+    os.remove(coco / 'images' / name)
+    with pytest.raises(BadDataError) as error:
+        for key in LOADERS:
+            dataset = build_dataset(config[key].dataset)
+            [dataset[index] for index in range(len(dataset))]
+    assert str(error.value) == printable(f'image not found: {coco}/images/{name}')
+
+    scenes = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    first = min((scenes / 'images').iterdir())
+    os.rename(scenes / 'masks' / f'{first.stem}.png', scenes / 'masks' / name.replace('.jpg', '.png'))
+    os.rename(first, scenes / 'images' / name)
+    if '\n' in name:
+        with pytest.raises(InputError, match=r'the name of .*/line\\nbreak.jpg has a line break: rename the file'):
+            load_config(SEGMENTOR, data=DataArguments(str(scenes)))
+        return
+    config: Config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
+    init_default_scope('mmseg')
+    paths = []
+    for key in LOADERS:
+        dataset = build_dataset(config[key].dataset)
+        paths += [Path(dataset[index]['data_samples'].img_path).name for index in range(len(dataset))]
+    assert name in paths
+
+
+def test_files_that_are_alone(tmp_path: Path) -> None:
+    scenes = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    (scenes / 'masks/part_003.png').unlink()
+    (scenes / 'images/part_004.jpg').unlink()
+    lines = '\n'.join(notes_of(scenes, SEGMENTOR))
+    for kind, name in (
+        ('image without label map', 'images/part_003.png'),
+        ('label map without image', 'masks/part_004.png'),
+    ):
+        assert f'1 left out: {kind}, such as {scenes}/{name}' in lines
+
+
+def test_an_error_of_a_worker_is_one_line() -> None:
+    message = (
+        'Caught BadDataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n'
+    )
+    error = BadDataError(f'{message}bioattn_mm.data.checks.BadDataError: image not found: a\\nb.jpg\n')
+    assert str(error) == 'image not found: a\\nb.jpg'
+    assert str(InputError('a\nb\udce9')) == 'a\\nb\\udce9'

@@ -1,0 +1,44 @@
+"""What a process of several does before it joins the others."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from bioattn_mm.training.config.distributed import prepare_process, set_strategy
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_each_process_of_mpi_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mmengine wraps the model for the GPU of LOCAL_RANK."""
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    monkeypatch.setenv('LOCAL_RANK', '')
+    monkeypatch.delenv('LOCAL_RANK')
+    monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '1')
+    prepare_process(Config(), 'mpi')
+    assert os.environ['LOCAL_RANK'] == '1'
+
+
+def test_options_go_before_the_file_of_a_strategy() -> None:
+    options = {'strategy.reshard_after_forward': False}
+    config = Config(dict(launcher='pytorch', optim_wrapper=dict()))
+    config.merge_from_dict(options)
+    set_strategy(config, str(ROOT / 'configs/_base_/strategies/fsdp.py'), options)
+    assert config.strategy == dict(type='bioattn_mm.FSDP2Strategy', reshard_after_forward=False)
+
+
+def test_a_single_process_needs_no_strategy_of_several() -> None:
+    """As in the config of a work dir, which tools/test.py takes."""
+    config = Config(dict(launcher='pytorch', optim_wrapper=dict(), custom_hooks=[dict(type='EMAHook')]))
+    set_strategy(config, str(ROOT / 'configs/_base_/strategies/fsdp.py'))
+    prepare_process(config, 'none')
+    assert not {'strategy', 'runner_type'} & config.keys() and config.custom_hooks == [dict(type='EMAHook')]
+
+    alone = dict(runner_type='FlexibleRunner', strategy=dict(type='SingleDeviceStrategy'))
+    config = Config(alone)
+    prepare_process(config, 'none')
+    assert config.to_dict() == alone

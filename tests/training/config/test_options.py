@@ -1,0 +1,62 @@
+"""Misspelt options, and heads of too few classes, are refused before anything is built."""
+
+import pytest
+from mmengine.config import Config
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.options import check_name, check_num_classes, merge_options
+
+from ...tools.every_config import NAMES
+from ...tools.running import ROOT
+
+UPERNET = ROOT / 'configs/transnext/upernet_micro_ade20k.py'
+
+
+@pytest.fixture(scope='module')
+def upernet() -> Config:
+    return Config.fromfile(UPERNET)
+
+
+@pytest.mark.parametrize('key', ['model.decode_head.num_classes', 'model.auxiliary_head.num_classes'])
+def test_heads_of_too_few_classes(key: str, upernet: Config) -> None:
+    config = Config(upernet.to_dict(), filename=upernet.filename)
+    merge_options(config, {key: 149})
+    with pytest.raises(InputError, match=rf'^{key[:-12]} has num_classes=149: expected one for each .* 150$'):
+        check_num_classes(config)
+
+
+@pytest.mark.parametrize(
+    ('key', 'meant'),
+    [
+        ('trian_cfg.max_iters', 'train_cfg.max_iters'),
+        ('train_dataloaders.batch_size', 'train_dataloader.batch_size'),
+        ('modle.backbone.with_cp', 'model.backbone.with_cp'),
+        ('optim_wraper.optimizer.lr', 'optim_wrapper.optimizer.lr'),
+        ('env_cfg.cudnn_benchmrk', 'env_cfg.cudnn_benchmark'),
+        ('auto_scale_lr.enabel', None),
+        ('model.test_cfg.crop_sizes', 'model.test_cfg.crop_size'),
+        ('something_else', None),
+        ('env_cfg.mp_cfg.mp_start_methods', 'env_cfg.mp_cfg.mp_start_method'),
+    ],
+)
+def test_misspelt_names(key: str, meant: str | None, upernet: Config) -> None:
+    config = Config(upernet.to_dict(), filename=upernet.filename)
+    if key.startswith('auto_scale_lr'):
+        config.auto_scale_lr, meant = dict(enable=False, base_batch_size=16), 'auto_scale_lr.enable'
+    with pytest.raises(
+        InputError, match=rf'^--cfg-options {key}: ' + (f'.*did you mean {meant}[?]$' if meant else '')
+    ):
+        check_name(config, key)
+
+
+def test_new_names_that_are_right(upernet: Config) -> None:
+    for key in (
+        'auto_scale_lr.enable', 'custom_imports.imports', 'model.test_cfg.mode', 'randomness.seed', 'load_from',
+        'find_unused_parameters', 'model.backbone.with_cp', 'default_hooks.checkpoint.max_keep_ckpts',
+    ):  # fmt: skip
+        check_name(upernet, key)
+
+
+@pytest.mark.parametrize('name', NAMES[::7])
+def test_configs_that_come_along_are_right(name: str) -> None:
+    check_num_classes(Config.fromfile(ROOT / f'configs/{name}.py'))

@@ -1,0 +1,115 @@
+"""What the tools change in pipelines."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset, RepeatDataset
+from mmengine.registry import DATASETS, init_default_scope
+from mmengine.runner import BaseLoop
+
+from bioattn_mm.data.mini import make_mini_datasets
+from bioattn_mm.data.transforms import (
+    CheckedLoadAnnotations,
+    CheckedLoadImageFromFile,
+    CheckedLoadPanopticAnnotations,
+)
+from bioattn_mm.training.bad_data import NameBadFilesHook
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.pipelines import load_ground_truth
+
+
+class Loop(BaseLoop):
+    """A loop that has a data loader."""
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+
+def read(root: Path, name: str) -> Config:
+    return Config.fromfile(root / f'configs/_base_/datasets/{name}.py')
+
+
+def types(steps: list[dict]) -> list[str]:
+    return [step['type'] for step in steps]
+
+
+@pytest.mark.parametrize('name', ['upernet_micro_ade20k', 'mask_rcnn_micro_coco', 'transnext-micro_8xb128_in1k'])
+def test_the_config_that_runs_is_the_one_that_was_written(root: Path, name: str) -> None:
+    path = root / f'configs/transnext/{name}.py'
+    assert load_config(path).to_dict() == {**Config.fromfile(path).to_dict(), 'launcher': 'none'}
+
+
+@pytest.mark.parametrize(('scope', 'checked'), [
+    ('mmseg', [CheckedLoadAnnotations]), ('mmdet', [CheckedLoadAnnotations, CheckedLoadPanopticAnnotations])
+])  # fmt: skip
+def test_errors_name_files_wherever_a_dataset_loads(scope: str, checked: list[type]) -> None:
+    init_default_scope(scope)
+    names = [kind.__name__.removeprefix('Checked') for kind in checked]
+    load = [dict(type='LoadImageFromFile', color_type='grayscale'), *(dict(type=name) for name in names)]
+    augmented = dict(type='TestTimeAug', transforms=[[dict(type='Resize', scale=(8, 8))], [dict(type=names[0])]])
+    hook = NameBadFilesHook()
+
+    def loop(*steps: dict) -> Loop:
+        dataset = BaseDataset(pipeline=list(steps), lazy_init=True)
+        return Loop(None, SimpleNamespace(dataset=RepeatDataset(dataset, 2, lazy_init=True)))
+
+    loops = loop(*load), loop(load[0]), loop(augmented)
+    for _ in range(2):  # a second time changes nothing
+        hook.before_run(SimpleNamespace(_train_loop=loops[0], _val_loop=loops[1], _test_loop=dict()))
+        hook.before_run(SimpleNamespace(_train_loop=None, _val_loop=None, _test_loop=loops[2]))
+    train, val, test = (each.dataloader.dataset.dataset.pipeline.transforms for each in loops)
+    assert [type(step) for step in train] == [CheckedLoadImageFromFile, *checked]
+    assert train[0].color_type == 'grayscale'
+    # What loads is the library's own, but of mmseg one that refuses values beyond 8 bits.
+    assert [type(step.load).__name__ for step in train[1:]] == (
+        ['WideLoadAnnotations'] if scope == 'mmseg' else names
+    )
+    assert [type(step) for step in val] == [CheckedLoadImageFromFile]
+    assert type(test[0].subroutines[0].transforms[1]) is CheckedLoadAnnotations
+
+
+@pytest.mark.parametrize('name, with_mask', [('coco_instance', True), ('coco_detection', False)])
+def test_ground_truth_is_loaded_as_in_training_and_once(
+    root: Path, tmp_path: Path, name: str, with_mask: bool
+) -> None:
+    config = read(root, name)
+    assert not any(type_.endswith('LoadAnnotations') for type_ in types(config.test_dataloader.dataset.pipeline))
+    load_ground_truth(config)
+    load_ground_truth(config)
+    assert types(config.test_dataloader.dataset.pipeline) == [
+        'LoadImageFromFile', 'Resize', 'bioattn_mm.CheckedLoadAnnotations', 'PackDetInputs',
+    ]  # fmt: skip
+
+    init_default_scope('mmdet')
+    folder = make_mini_datasets(tmp_path, 2, 2, progress=False)['coco']
+    config.test_dataloader.dataset.data_root = str(folder)
+    sample = DATASETS.build(config.test_dataloader.dataset)[0]['data_samples']
+    assert len(sample.gt_instances) and ('masks' in sample.gt_instances) == with_mask
+    # In pixels of the file, not of the resized image.
+    height, width = sample.ori_shape
+    boxes = sample.gt_instances.bboxes.tensor
+    assert sample.img_shape[0] > height and boxes[:, 2].max() <= width and boxes[:, 3].max() <= height
+    assert not with_mask or sample.gt_instances.masks.masks.shape[1:] == (height, width)
+
+
+def test_ground_truth_without_training_is_boxes() -> None:
+    config = Config(dict(test_dataloader=dict(dataset=dict(data_root='', pipeline=[dict(type='PackDetInputs')]))))
+    load_ground_truth(config)
+    assert config.test_dataloader.dataset.pipeline[0] == dict(type='LoadAnnotations', with_bbox=True)
+
+
+def test_ground_truth_of_segmentation_is_there(root: Path) -> None:
+    config = read(root, 'ade20k')
+    before = config.pretty_text
+    load_ground_truth(config)
+    assert config.pretty_text == before
+
+
+@pytest.mark.parametrize('with_mask', [False, True])
+def test_image_without_annotations_has_none(with_mask: bool) -> None:
+    init_default_scope('mmdet')
+    results = CheckedLoadAnnotations(with_bbox=True, with_mask=with_mask)(dict(img_path='x.jpg', ori_shape=(4, 6)))
+    assert results['gt_bboxes'].tensor.shape == (0, 4)
+    assert not with_mask or results['gt_masks'].masks.shape == (0, 4, 6)

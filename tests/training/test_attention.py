@@ -1,0 +1,174 @@
+"""`AttentionStatisticsHook` in short trainings: what it logs, when, and its curves."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
+from PIL import Image
+from torch import Tensor, nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.common.attention_recorder import record_attention
+from bioattn_mm.systems.common.locality import measure_model
+
+from ..analysis.small_backbones import BACKBONES
+from ..tools.running import scalars
+
+ROOT = Path(__file__).parents[2]
+HOOK = 'bioattn_mm.AttentionStatisticsHook'
+
+
+class Model(BaseModel):
+    """A backbone whose loss is the mean of its outputs."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__(data_preprocessor=dict(type='ImgDataPreprocessor', mean=[120] * 3, std=[60] * 3))
+        self.backbone = backbone
+
+    def forward(self, inputs: Tensor, data_samples: None = None, mode: str = 'loss') -> dict[str, Tensor]:
+        return dict(loss=sum(output.square().mean() for output in self.backbone(inputs)))
+
+
+class Images(torch.utils.data.Dataset):
+    """Random images."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        return dict(inputs=torch.randint(0, 255, (3, 48, 64), generator=generator))
+
+
+def train(backbone: nn.Module, folder: Path, iterations: int = 3, lr: float = 10.0, **options: object) -> Runner:
+    """Train for some iterations, with a measurement after every second one."""
+    runner = Runner(
+        Model(backbone),
+        str(folder),
+        train_dataloader=dict(dataset=Images(), batch_size=2, sampler=dict(type='DefaultSampler', shuffle=True)),
+        train_cfg=dict(by_epoch=False, max_iters=iterations),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=lr)),
+        custom_hooks=[dict(type=HOOK, interval=2, **options)],
+        default_hooks=dict(logger=dict(type='LoggerHook', interval=1), checkpoint=None),
+        experiment_name=folder.name,
+        log_level='WARNING',
+    )
+    runner.train()
+    return runner
+
+
+def build(name: str) -> nn.Module:
+    return MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name]))
+
+
+def curves_of(work_dir: Path) -> dict[str, dict[int, float]]:
+    """What was logged by key and iteration."""
+    curves: dict[str, dict[int, float]] = {}
+    for line in scalars(work_dir):
+        for key, value in line.items():
+            curves.setdefault(key, {})[line['iter']] = value
+    return curves
+
+
+def test_gates_over_time(tmp_path: Path) -> None:
+    """Of each head, at the start, every second iteration and at the end; beside mmengine's own log."""
+    backbone = MODELS.build(
+        dict(type='bioattn_mm.ConViT', **BACKBONES['ConViT'] | dict(local_up_to_layer=4, out_indices=(1, 3)))
+    )
+    nn.init.normal_(backbone.blocks[0].attn.pos_proj.weight)
+    first = backbone.blocks[0].attn.gating_param.sigmoid().tolist()
+    work_dir = tmp_path / 'run'
+    train(backbone, work_dir, per_head=True)
+    curves = curves_of(work_dir)
+    gates = [curves[f'attention/gate/layer0/head{head}'] for head in range(4)]
+    last = backbone.blocks[0].attn.gating_param.sigmoid().tolist()
+    assert first != last
+    for curve, begin, end in zip(gates, first, last):
+        assert list(curve) == [0, 2, 3]
+        assert curve[0] == pytest.approx(begin) and curve[3] == pytest.approx(end)
+    assert list(curves['loss']) == [1, 2, 3]
+    names = {
+        'gate',
+        'nonlocality',
+        'nonlocality_content',
+        'nonlocality_position',
+        'impact_content',
+        'impact_position',
+    }
+    assert {key.split('/')[1] for key in curves if key.startswith('attention/')} == names
+    assert backbone.training
+
+    # A classifier whose layers all have a class token, so that no output and no layer has a grid (ConViT, figure 5).
+    deit = dict(BACKBONES['ConViT'], local_up_to_layer=0, out_indices=(1,), out_type='cls_token')
+    train(MODELS.build(dict(type='bioattn_mm.ConViT', **deit)), tmp_path / 'deit', per_head=True)
+    script = [sys.executable, ROOT / 'docs/make_attention_curves.py', work_dir, tmp_path / 'deit', '--measure']
+    for options in (['nonlocality'], ['nonlocality', '--by-layer']):
+        subprocess.run([*script, *options, '--out', tmp_path / 'drawn'], check=True)
+        with Image.open(tmp_path / 'drawn/attention_curves.png') as image:
+            assert np.asarray(image.convert('L')).std() > 10
+
+
+@pytest.mark.parametrize(
+    ('name', 'measures'),
+    [
+        ('TransNeXt', {'pooled_share'}),
+        ('PerViT', {'share_central', 'share_far-peripheral', 'impact_position'}),
+        ('GABViT', {'gaussian_sigma', 'gaussian_amplitude'}),
+        ('VARS', {'sparsity', 'active_codes'}),
+    ],
+)
+def test_measures_of_every_system(name: str, measures: set[str], tmp_path: Path) -> None:
+    """The means over the heads, of the images of the first batch."""
+    backbone = build(name)
+    runner = train(backbone, tmp_path / name, iterations=1, num_images=1)
+    curves = curves_of(tmp_path / name)
+    logged = {key.split('/')[1] for key in curves if key.startswith('attention/')}
+    assert measures | {'nonlocality'} <= logged
+    (hook,) = (hook for hook in runner.hooks if type(hook).__name__ == 'AttentionStatisticsHook')
+    assert hook.images.shape == (1, 3, 48, 64)
+    backbone.eval()
+    rows = measure_model([record_attention(backbone, hook.images)], 32)
+    for layer in {row['layer'] for row in rows}:
+        wanted = np.mean([row['nonlocality'] for row in rows if row['layer'] == layer])
+        assert curves[f'attention/nonlocality/layer{layer}'][1] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_backbone_of_another_library(tmp_path: Path) -> None:
+    import mmseg.models  # noqa: F401
+
+    init_default_scope('mmseg')
+    swin = MODELS.build(dict(type='SwinTransformer', embed_dims=8, depths=(2, 1, 1, 1), num_heads=(1, 1, 2, 2)))
+    train(swin, tmp_path / 'swin', iterations=1)
+    curves = curves_of(tmp_path / 'swin')
+    assert [f'attention/nonlocality/layer{layer}' in curves for layer in range(6)] == [True] * 5 + [False]
+
+
+def test_goes_on_after_a_divergence(tmp_path: Path) -> None:
+    """What is no number is not logged, and does not end the training."""
+    backbone = build('PerViT')
+    nn.init.constant_(backbone.blocks[0].attn.qkv.weight, float('nan'))
+    train(backbone, tmp_path / 'nan', iterations=1)
+    curves = curves_of(tmp_path / 'nan')
+    assert 'attention/nonlocality/layer0' not in curves and 'attention/share_central/layer0' in curves
+
+
+def test_refuses_a_model_that_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main process alone would wait for ever for the parts that the others have."""
+    monkeypatch.setattr('bioattn_mm.training.attention_statistics.FSDPModule', nn.Linear, raising=False)
+    with pytest.raises(InputError, match='needs the whole model in a process: leave out FSDP, or the hook'):
+        train(build('ConViT'), tmp_path / 'divided')
+
+
+def test_refuses_what_it_cannot_measure(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='needs a backbone with attention that can be measured: Conv2d has none'):
+        train(nn.Conv2d(3, 4, 3), tmp_path / 'convolution')
+    with pytest.raises(InputError, match='interval of AttentionStatisticsHook must be at least 1, got 0'):
+        from bioattn_mm.training.attention_statistics import AttentionStatisticsHook
+
+        AttentionStatisticsHook(interval=0)

@@ -1,0 +1,357 @@
+"""Backbone and neck as CUDA graphs: everything is as in an eager run."""
+
+import copy
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.dist import get_rank
+from torch import Tensor, nn
+from torch.distributed import HashStore, destroy_process_group, init_process_group
+from torch.nn.parallel import DistributedDataParallel
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.systems.transnext import TransNeXt
+from bioattn_mm.training.cuda_graphs import FeatureGraphs, check_capturable
+from tests.conftest import ROOT
+from tests.needs import needs
+from tests.tools.running import InProcess
+from tests.training.graphs_on_cpu import graphs_on_cpu, put_graphs_on_cpu  # noqa: F401
+from tests.training.ranks import reasons, run_ranks
+from tests.training.short_trainings import CONFIGS, STEPS
+from tests.training.short_trainings import train as train_by_tool
+
+# How far losses may be apart.
+LOSS = dict(cpu=1e-5, cuda=0.02)
+SMALL = dict(embed_dims=(4, 8, 8, 8), num_heads=(1, 1, 1, 1), depths=(1, 1, 1, 1))
+
+
+@pytest.fixture(params=['cpu', pytest.param('cuda', marks=needs('CUDA operators'))])
+def device(request: pytest.FixtureRequest) -> str:
+    """A GPU, and the CPU with a stand-in for its graphs."""
+    if request.param == 'cpu':
+        request.getfixturevalue('graphs_on_cpu')
+    return request.param
+
+
+class Neck(nn.Module):
+    """Channels of two feature maps to four, with batch normalisation and a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Sequential(nn.Conv2d(8, 4, 1), nn.BatchNorm2d(4)) for _ in range(2))
+        self.unused = nn.Parameter(torch.ones(1))
+
+    def forward(self, features: tuple[Tensor, ...]) -> list[Tensor]:
+        return [conv(feature) for conv, feature in zip(self.convs, features)]
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """A process group of this process alone."""
+    init_process_group('gloo', store=HashStore(), rank=0, world_size=1)
+    yield
+    destroy_process_group()
+
+
+class Synchronising(nn.Module):
+    """Waits for a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.mean().item()
+
+
+class PinningElsewhere(nn.Module):
+    """Another thread pins memory meanwhile, as that of a data loader does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(torch.ones(1000).pin_memory).result()
+        return x
+
+
+class Model(nn.Module):
+    """A model as mmdet and mmseg have them."""
+
+    def __init__(self, device: str = 'cpu', **options) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = TransNeXt(SMALL, out_indices=(1, 3), drop_path_rate=0.5, **options)
+        self.neck = Neck()
+        self.head = nn.Conv2d(4, 2, 1)
+        self.to(device)
+
+    def extract_feat(self, images: Tensor) -> list[Tensor]:
+        return self.neck(self.backbone(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return sum(self.head(feature).float().square().mean() for feature in self.extract_feat(images))
+
+
+def twins(device: str, max_sizes: int = 2, **options) -> tuple[Model, Model]:
+    """The same model eagerly and by graphs."""
+    eager, graphed = Model(device, **options).train(), Model(device, **options).train()
+    graphed.extract_feat = FeatureGraphs(graphed, max_sizes)
+    return eager, graphed
+
+
+def images_of(seed: int, size: tuple[int, int] = (32, 48), device: str = 'cpu') -> Tensor:
+    return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def train(
+    model: Model,
+    steps: int,
+    device: str,
+    *,
+    accumulate: int = 1,
+    sizes=((32, 48),),
+    dtype=None,
+    set_to_none=True,
+    first_seed: int = 0,
+) -> list[float]:
+    """Losses of some steps of SGD, seeded as the tools seed each."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = model(images_of(first_seed + step, sizes[step % len(sizes)], device)) / accumulate
+        loss.backward()
+        if (step + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none)
+        losses.append(loss.item())
+    return losses
+
+
+def check_gradients(eager: Model, graphed: Model) -> None:
+    """Gradients are the same."""
+    gradients, expected = ({n: p.grad for n, p in model.named_parameters()} for model in (graphed, eager))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
+
+
+def check_same(eager: Model, graphed: Model, device: str) -> None:
+    """Parameters and running statistics are the same."""
+    # Kernels of a GPU add in another order in each run.
+    tolerance = dict(rtol=1e-5, atol=1e-6) if device == 'cpu' else dict(rtol=0.02, atol=0.02)
+    torch.testing.assert_close(dict(graphed.state_dict()), dict(eager.state_dict()), **tolerance)
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(),
+        dict(accumulate=3, sizes=((32, 48), (48, 32))),
+        dict(set_to_none=False),
+        dict(dtype=torch.bfloat16),
+        dict(sizes=((32, 48), (48, 32), (64, 32))),  # one more than there are graphs
+    ],
+    ids=['one size', 'accumulated', 'zeroed gradients', 'bfloat16', 'more sizes than graphs'],
+)
+def test_losses_of_the_eager_run(device: str, options: dict) -> None:
+    eager, graphed = twins(device)
+    steps = 9
+    losses = train(eager, steps, device, **options)
+    assert train(graphed, steps, device, **options) == pytest.approx(losses, rel=LOSS[device])
+    assert len(set(losses)) == steps
+    check_same(eager, graphed, device)
+    # The first image of each size is not worth a graph, and there are two graphs.
+    num_sizes = len(options.get('sizes', 'x'))
+    expected = sum(step >= num_sizes and step % num_sizes < 2 for step in range(steps))
+    assert (graphed.extract_feat.num_calls, graphed.extract_feat.num_replays) == (steps, expected)
+
+
+@pytest.mark.usefixtures('graphs_on_cpu')
+def test_stochastic_depth() -> None:
+    # What is dropped of a stage is drawn at once, in each replay anew.
+    eager, graphed = twins('cpu')
+    losses = train(eager, 4, 'cpu')
+    assert train(graphed, 4, 'cpu') == pytest.approx(losses, rel=LOSS['cpu'])
+    check_same(eager, graphed, 'cpu')
+
+
+def test_evaluation_takes_the_new_weights(device: str) -> None:
+    # A position bias is kept for each size in evaluation, and a graph must not go on with an old one.
+    eager, graphed = twins(device)
+    image = images_of(0, device=device)
+    for model in (eager, graphed):
+        train(model, 3, device)
+        model.eval()
+    for _ in range(2):
+        for _ in range(3):
+            with torch.no_grad():
+                torch.testing.assert_close(
+                    graphed.extract_feat(image), eager.extract_feat(image), rtol=1e-3, atol=1e-4
+                )
+        for model in (eager, graphed):
+            train(model.train(), 1, device)
+            model.eval()
+    assert graphed.extract_feat.num_replays == 2 + 5 + 2  # training, evaluation, training
+
+
+def test_between_forward_and_backward_passes_nothing_is_replayed(device: str) -> None:
+    eager, graphed = twins(device)
+    for model in (eager, graphed):
+        train(model, 2, device)
+        for _ in range(2):  # in the second round there is a graph of evaluation, too
+            torch.manual_seed(0)
+            first = model(images_of(0, device=device))
+            with torch.no_grad():
+                model.extract_feat(images_of(1, device=device))
+            (first + model(images_of(2, device=device))).backward()
+    check_gradients(eager, graphed)
+    replays = graphed.extract_feat.num_replays
+    model(images_of(0, device=device))  # whose gradient nobody asks for
+    model(images_of(0, device=device)).backward()
+    assert graphed.extract_feat.num_replays == replays + 2
+
+
+def test_a_backward_pass_that_comes_too_late_is_refused(device: str) -> None:
+    _, graphed = twins(device)
+    train(graphed, 3, device)
+    loss = graphed.extract_feat(images_of(0, device=device))[0].sum()
+    loss.backward(retain_graph=True)
+    graphed(images_of(1, device=device)).backward()
+    with pytest.raises(RuntimeError, match='has overwritten: run each backward pass before the next forward pass'):
+        loss.backward()
+
+
+def test_frozen_stages(device: str) -> None:
+    eager, graphed = twins(device, frozen_stages=0)
+    assert train(graphed, 4, device) == pytest.approx(train(eager, 4, device), rel=LOSS[device])
+    assert graphed.extract_feat.num_replays == 3
+    check_same(eager, graphed, device)
+
+
+def test_eager_passes(device: str) -> None:
+    _, graphed = twins(device)
+    image = images_of(0, device=device)
+    train(graphed, 3, device)
+    replays = graphed.extract_feat.num_replays
+    seen = []
+    handle = graphed.backbone.stages[0].blocks[0].attn.register_forward_hook(lambda *args: seen.append(args))
+    graphed(image).backward()
+    handle.remove()
+    assert len(seen) == 1
+    graphed(image.requires_grad_()).backward()
+    assert image.grad.abs().sum() > 0
+    assert graphed.extract_feat.num_replays == replays
+    graphed(image.detach()).backward()
+    assert graphed.extract_feat.num_replays == replays + 1
+
+
+def test_a_copy_of_the_model_has_graphs_of_its_own(device: str) -> None:
+    _, graphed = twins(device)
+    train(graphed, 3, device)
+    other = copy.deepcopy(graphed)
+    assert other.extract_feat.model is other
+    assert other.extract_feat.num_replays == 0
+    before = copy.deepcopy(other.state_dict())
+    train(graphed, 1, device)
+    torch.testing.assert_close(other.state_dict(), before)
+
+
+@pytest.mark.usefixtures('graphs_on_cpu')  # a GPU's random numbers would still belong to the capture that fails
+def test_what_cannot_be_captured() -> None:
+    with pytest.raises(InputError, match=r'recomputed \(with_cp=True\), .* leave out one of them'):
+        check_capturable(Model(with_cp=True))
+    with pytest.raises(InputError, match='needs a model with a backbone: Linear has none'):
+        check_capturable(nn.Linear(1, 1))
+    _, graphed = twins('cpu')
+    graphed.neck.convs[0].append(Synchronising())
+    graphed(images_of(0))
+    with pytest.raises(
+        InputError, match=r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'
+    ):
+        graphed(images_of(0))
+
+
+def test_other_threads_pin_memory_during_a_capture(device: str) -> None:
+    _, graphed = twins(device)
+    graphed.neck.convs[0].append(PinningElsewhere())
+    train(graphed, 3, device)
+    assert graphed.extract_feat.num_replays == 2
+
+
+@pytest.mark.usefixtures('one_process')
+def test_distributed_data_parallel(device: str) -> None:
+    # Capturing after wrapping, and accumulating without exchanging gradients.
+    losses = []
+    for model in twins(device):
+        wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+        losses.append(train(wrapped, 4, device))
+        with wrapped.no_sync():
+            wrapped(images_of(0, device=device)).backward()
+        wrapped(images_of(1, device=device)).backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        losses.append(gradients)
+    assert losses[2] == pytest.approx(losses[0], rel=LOSS[device])
+    torch.testing.assert_close(losses[3], losses[1], rtol=1e-3, atol=1e-4)
+    assert model.extract_feat.num_replays == 3 + 2
+
+
+def train_in_a_rank(steps: int) -> None:
+    """Write what this process's eager run and its run by graphs give, with images of its own."""
+    torch.distributed.init_process_group('gloo')
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        put_graphs_on_cpu(patch)
+        for model in twins('cpu'):
+            wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+            losses = train(wrapped, steps, 'cpu', first_seed=100 * get_rank())
+            results.append(dict(losses=losses, parameters={n: p.detach() for n, p in model.named_parameters()}))
+        results.append(model.extract_feat.num_replays)
+    torch.save(results, f'results{get_rank()}.pth')
+    torch.distributed.barrier()  # else one may end while the other still connects
+
+
+def test_several_processes(tmp_path: Path) -> None:
+    steps = 4
+    assert run_ranks(train_in_a_rank, steps, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
+    ranks = [torch.load(tmp_path / f'results{rank}.pth') for rank in range(2)]
+    for eager, graphed, num_replays in ranks:
+        assert graphed['losses'] == pytest.approx(eager['losses'], rel=LOSS['cpu'])
+        torch.testing.assert_close(graphed['parameters'], eager['parameters'], rtol=1e-5, atol=1e-6)
+        assert num_replays == steps - 1
+    # Each has images of its own, and the gradients of all.
+    (first, *_), (second, *_) = ranks
+    assert first['losses'] != second['losses']
+    torch.testing.assert_close(first['parameters'], second['parameters'], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures('graphs_on_cpu')
+def test_tools(workplace: Path, tool: InProcess) -> None:
+    def losses(work_dir: str, *args: str) -> list[float]:
+        return [line['loss'] for line in train_by_tool(tool, workplace, 'mask_rcnn', work_dir, *args)]
+
+    expected = losses('eager')
+    assert losses('graphs', '--cuda-graphs', '1') == pytest.approx(expected, rel=1e-4)
+    (log,) = (workplace / 'graphs').rglob('*.log')
+    assert 'CUDA graph 1 of training: images of (2, 3, ' in log.read_text()
+    assert re.search(r'CUDA graphs ran [1-9]\d* of \d+ passes', log.read_text())
+
+    # From the checkpoint in the middle, the same steps again.
+    (workplace / 'graphs_resumed').mkdir()
+    checkpoint = shutil.copy(workplace / f'graphs/iter_{STEPS // 2}.pth', workplace / 'graphs_resumed')
+    again = losses('graphs_resumed', '--cuda-graphs', '1', '--resume', checkpoint)
+    assert again == pytest.approx(expected[STEPS // 2 :], rel=1e-4)
+
+    output = tool(workplace, 'test.py', ROOT / CONFIGS['mask_rcnn'], checkpoint, '--mini', '--cuda-graphs')
+    assert 'CUDA graph 1 of evaluation: images of (1, 3, ' in output
+
+
+@needs('no GPU')
+def test_options_without_a_gpu(workplace: Path, tool: InProcess) -> None:
+    config = ROOT / CONFIGS['upernet']
+    expected = 'error: --cuda-graphs needs a GPU, and PyTorch finds none: leave it out'
+    assert tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs') == expected
+    strategy = ('--strategy', ROOT / 'configs/_base_/strategies/fsdp.py')
+    line = tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs', *strategy)
+    assert line == 'error: --cuda-graphs goes with data parallel alone: leave out --strategy'
+    line = tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs', '0')
+    assert line == 'error: --cuda-graphs must be at least 1, got 0'

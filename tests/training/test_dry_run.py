@@ -1,0 +1,41 @@
+"""A dry run of a tiny model."""
+
+from pathlib import Path
+
+import pytest
+from mmengine.registry import VISBACKENDS
+from mmengine.visualization import LocalVisBackend
+
+from bioattn_mm.checkpoints import mmengine_reads_all
+from bioattn_mm.training.dry_run import dry_run
+from bioattn_mm.training.runner import build_runner
+from bioattn_mm.training.start import set_resume
+
+from ..tools.running import forget_runs
+from .toy_run import ToyModel, toy_config
+
+
+@VISBACKENDS.register_module()
+class Tracker(LocalVisBackend):
+    """Writes somewhere else, as those of `--log` do."""
+
+    def add_config(self, config: object, **kwargs) -> None:
+        raise AssertionError('a dry run writes to a tracker')
+
+
+def test_of_a_training_that_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = toy_config(2, 1)
+    config.update(work_dir='A', launcher='none')
+    forget_runs()
+    build_runner(config).train()
+    config.visualizer = dict(type='Visualizer', vis_backends=[dict(type='Tracker')])
+    set_resume(config, 'auto', ToyModel().state_dict())
+    forget_runs()
+    with mmengine_reads_all():
+        dry_run(config)
+    assert capsys.readouterr().out.endswith(
+        'nothing is left to train: A/iter_2.pth has all steps that train_cfg asks for\n'
+    )

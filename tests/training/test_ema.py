@@ -1,0 +1,54 @@
+"""Averages of the weights."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.ema import ShardableEMAHook
+
+
+def test_the_newest_weights_count_by_the_momentum() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    hook, runner = ShardableEMAHook(momentum=0.1, interval=2), SimpleNamespace(model=model, iter=0)
+    weights = [torch.tensor([[value, 4.0]]) for value in (1.0, 11.0, 6.0, 3.0)]
+    model.weight.data = weights[0].clone()
+    hook.before_train(runner)
+    for step, weight in enumerate(weights):
+        runner.iter = step
+        model.weight.data = weight.clone()
+        hook.after_train_iter(runner, step)
+    # After the second and the fourth step: 0.9 * 1 + 0.1 * 11 = 2, and 0.9 * 2 + 0.1 * 3.
+    torch.testing.assert_close(hook.average['weight'], torch.tensor([[2.1, 4.0]]))
+    hook.before_val_epoch(runner)
+    torch.testing.assert_close(model.weight.data, torch.tensor([[2.1, 4.0]]))
+    hook.after_val_epoch(runner)
+    assert torch.equal(model.weight.data, weights[-1])
+
+
+@pytest.mark.parametrize('momentum', [0, 1])
+def test_a_momentum_that_is_none(momentum: int) -> None:
+    with pytest.raises(InputError, match=f'momentum of ShardableEMAHook must be between 0 and 1, got {momentum}'):
+        ShardableEMAHook(momentum=momentum)
+
+
+def test_a_resumed_run_goes_on_with_weights_and_average() -> None:
+    model, hook = nn.Linear(2, 1, bias=False), ShardableEMAHook(momentum=0.5)
+    runner = SimpleNamespace(model=model, iter=0, _resume=True)
+    hook.average = {'weight': torch.tensor([[1.0, 2.0]])}
+    saved = dict(state_dict={'weight': torch.tensor([[3.0, 4.0]])})
+    hook.before_save_checkpoint(runner, saved)
+    assert saved['state_dict']['weight'].tolist() == [[1, 2]]
+
+    resumed, started = ShardableEMAHook(momentum=0.5), ShardableEMAHook(momentum=0.5)
+    loaded = dict(saved, state_dict=dict(saved['state_dict']))
+    started.after_load_checkpoint(SimpleNamespace(model=model, _resume=False), loaded)
+    assert not started.average and loaded['state_dict']['weight'].tolist() == [[1, 2]]
+    resumed.after_load_checkpoint(runner, loaded)
+    assert loaded['state_dict']['weight'].tolist() == [[3, 4]]
+    assert resumed.average['weight'].tolist() == [[1, 2]]
+    assert resumed.average['weight'].data_ptr() != saved['state_dict']['weight'].data_ptr()
+    resumed.before_train(runner)  # which begins no average where there is one
+    assert resumed.average['weight'].tolist() == [[1, 2]]

@@ -1,0 +1,163 @@
+"""A config is seeded by inheriting one file; what that cannot seed is named before the training starts."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmcv.transforms import BaseTransform
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, HOOKS, MODELS, TRANSFORMS, DefaultScope
+from mmengine.runner import Runner
+
+from bioattn_mm.training.randomness import ResumableEpochBasedTrainLoop, warn_if_unseeded
+
+from ..tools.running import LoaderWorkers
+
+ROOT = Path(__file__).parents[2]
+DRAWS = []
+
+
+@TRANSFORMS.register_module()
+class Draw(BaseTransform):
+    def __init__(self, opened: str) -> None:
+        self.opened = Path(opened)
+
+    def transform(self, results: dict) -> dict:
+        with self.opened.open('a') as file:
+            print(results['number'], file=file)
+        return dict(inputs=torch.tensor([random.random(), np.random.rand(), torch.rand(()).item()]))
+
+
+@DATASETS.register_module()
+class FourSamples(BaseDataset):
+    def load_data_list(self) -> list[dict]:
+        return [dict(number=number) for number in range(4)]
+
+
+@MODELS.register_module()
+class Drawing(BaseModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs: list[torch.Tensor], mode: str) -> dict:
+        DRAWS.append((*torch.stack(inputs).flatten().tolist(), torch.rand(()).item()))
+        return dict(loss=self.weight.square())
+
+
+@HOOKS.register_module()
+class OtherState(Hook):
+    """Draws from the generators what nobody can know, as another library might."""
+
+    priority = 'HIGHEST'
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        random.seed()
+        torch.seed()
+
+
+def run(
+    folder: Path,
+    base: str | None,
+    loop: dict,
+    sampler: str = 'DefaultSampler',
+    resumed: Path | None = None,
+    batch_size: int = 2,
+    **dataset: object,
+) -> tuple[list, str]:
+    """What a training of `loop` drew, and its log; the config is one of somebody else that inherits `base`.
+
+    The numbers of the samples that were read, in their order, stand in a file beside `folder`.
+    """
+    config = Config.fromfile(ROOT / base) if base else Config(dict(custom_hooks=[]))
+    config.custom_hooks.append(dict(type='OtherState'))
+    config.merge_from_dict(
+        dict(
+            model=dict(type='Drawing'),
+            train_dataloader=dict(
+                batch_size=batch_size,
+                num_workers=1,
+                sampler=dict(type=sampler, shuffle=True),
+                dataset=dict(type='FourSamples', pipeline=[dict(type='Draw', opened=f'{folder}.txt')]),
+            ),
+            train_cfg=loop,
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+            default_hooks=dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1)),
+            load_from=resumed and str(resumed),
+            resume=bool(resumed),
+            randomness=dict(seed=7),
+            work_dir=str(folder),
+            experiment_name=str(folder),  # runs of one name share a visualizer
+        )
+    )
+    if dataset:
+        config.train_dataloader.dataset = dict(**dataset, dataset=config.train_dataloader.dataset)
+    DRAWS.clear()
+    with DefaultScope.overwrite_default_scope('mmengine'):
+        runner = Runner.from_cfg(config)
+        warn_if_unseeded(runner)
+        runner.train()
+    LoaderWorkers.end()
+    return list(DRAWS), '\n'.join(path.read_text() for path in folder.glob('**/*.log'))
+
+
+SEEDED = 'configs/_base_/runtimes/seeded.py'
+BY_EPOCH = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=2)
+BY_ITERATION = dict(type='IterBasedTrainLoop', max_iters=4)
+
+
+@pytest.mark.parametrize(
+    ('loop', 'sampler'),
+    [(BY_EPOCH, 'DefaultSampler'), (BY_ITERATION, 'InfiniteSampler')],
+    ids=['epochs', 'iterations'],
+)
+def test_a_config_elsewhere_inherits_one_file(tmp_path: Path, loop: dict, sampler: str) -> None:
+    first, log = run(tmp_path / 'first', SEEDED, loop, sampler)
+    assert len(set(first)) == 4 and 'will not repeat' not in log
+    assert run(tmp_path / 'second', SEEDED, loop, sampler)[0] == first
+    other, log = run(tmp_path / 'unseeded', None, loop, sampler)
+    assert not set(other) & set(first)
+    assert 'random draws are not seeded, so a resumed run will not repeat them: inherit configs/_base_/' in log
+
+
+@pytest.mark.parametrize(
+    ('loop', 'sampler', 'iteration'),
+    [
+        (BY_EPOCH, 'DefaultSampler', 1),
+        (BY_EPOCH, 'DefaultSampler', 2),  # the epoch's last step was made, its end was not
+        (BY_EPOCH, 'DefaultSampler', 3),
+        (BY_ITERATION, 'InfiniteSampler', 3),
+    ],
+    ids=['first epoch', 'its last step', 'second epoch', 'iterations'],
+)
+def test_a_resumed_run_does_not_read_again_what_it_was_trained_on(
+    tmp_path: Path, loop: dict, sampler: str, iteration: int
+) -> None:
+    draws, _ = run(tmp_path / 'whole', SEEDED, loop, sampler)
+    checkpoint = tmp_path / f'whole/iter_{iteration}.pth'
+    assert run(tmp_path / 'resumed', SEEDED, loop, sampler, checkpoint)[0] == draws[iteration:]
+    whole, resumed = ((tmp_path / f'{name}.txt').read_text().split() for name in ('whole', 'resumed'))
+    # Workers read ahead without end in a training by iterations.
+    assert resumed[: 8 - 2 * iteration] == whole[2 * iteration : 8]
+
+
+def test_an_epoch_of_other_batches_begins_anew(tmp_path: Path) -> None:
+    run(tmp_path / 'pairs', SEEDED, BY_EPOCH)
+    checkpoint = tmp_path / 'pairs/iter_2.pth'
+    draws, _ = run(tmp_path / 'singles', SEEDED, BY_EPOCH, resumed=checkpoint, batch_size=1)
+    assert len(draws) == 2 * 4
+
+
+def test_what_cannot_be_seeded_is_named_in_one_line(tmp_path: Path) -> None:
+    loop = dict(type='EpochBasedTrainLoop', max_epochs=1)
+    _, log = run(tmp_path / 'half', SEEDED, loop, type='RepeatDataset', times=1)
+    (line,) = [line for line in log.splitlines() if 'a resumed run will not repeat: ' in line]
+    assert (
+        'WARNING' in line and 'samples of RepeatDataset (' in line and 'rest of an epoch after --resume (set' in line
+    )
+    assert ResumableEpochBasedTrainLoop.__name__ in line
