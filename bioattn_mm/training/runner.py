@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import get_world_size
-from mmengine.hooks import Hook
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook, LoggerHook
 from mmengine.model import BaseModule
 from mmengine.registry import RUNNERS
 from mmengine.runner import FlexibleRunner, Runner
@@ -28,6 +28,11 @@ def build_runner(config: Config) -> Runner | FlexibleRunner:
     runner = runner_type.from_cfg(config)
     runner.logger.info(f'environment and config are in {runner.logger.log_file}')
     runner.register_hook(NameBadFilesHook())
+    if not is_main_process():
+        # Every process of mmengine writes the metrics of a test, all to one file at once, which tears it.
+        for hook in runner.hooks:
+            if isinstance(hook, LoggerHook):
+                hook.after_test_epoch = lambda *args, **kwargs: None
     # Strategies for several processes choose their optimizers themselves.
     if isinstance(runner, Runner):
         use_fused_optimizer(runner)
