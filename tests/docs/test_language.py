@@ -1,4 +1,9 @@
-"""The pages say what they say in the words of the field and in sentences that end; `make lint` runs this."""
+"""The pages say what they say in the words of the field and in short sentences; `make lint` runs this.
+
+A sentence of a paragraph, a list or a cell of a table has at most 25 words. Code counts as one word, the address of a
+link as none. A colon ends a sentence: a list or an explanation follows. A semicolon does so in tables alone. Items of
+at most four words between two commas are a list and do not count.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +12,9 @@ import pytest
 
 from .blocks import ROOT, pages
 
-LONGEST = 40  # words of a sentence outside of lists and tables
+LONGEST = 25  # words of a sentence
+# The subject comes first: these words begin a clause in front of it.
+CLAUSES = 'Although|As|Because|Before|If|Once|Unless|Until|When|Where|While'
 # Our own words, and what the field says.
 WORDS = {
     r'in the place of': 'instead of',
@@ -25,32 +32,51 @@ WORDS = {
 }
 
 
-def prose(text: str) -> Iterator[tuple[str, str]]:
-    """Kind, 'text' or 'list', and words of each paragraph, without code, tables, headings, pictures and addresses."""
+def prose(text: str) -> Iterator[tuple[str, bool]]:
+    """Each paragraph, item of a list and cell of a table, and whether it is a cell."""
     text = re.sub(r'^ *(```+|~~~+).*?^ *\1 *$', '', text, flags=re.DOTALL | re.MULTILINE)
-    for paragraph in re.split(r'\n\s*\n', text):
-        lines = [line for line in paragraph.splitlines() if not re.match(r'\s*(\||#|!?\[!|!\[|:::|<)', line)]
-        kind = 'list' if lines and re.match(r'\s*([-*]|\d+\.) |  ', lines[0]) else 'text'
-        words = re.sub(r'\]\([^)]*\)', ']', ' '.join(' '.join(lines).split()))
-        yield kind, re.sub(r'`[^`]*`', 'CODE', words)
+    text = re.sub(r'^\| before \| after \|.*?\n\n', '', text, flags=re.DOTALL | re.MULTILINE)  # shows faults
+    text = re.sub(r'`[^`]*`', 'CODE', text)
+    text = re.sub(r'!\[[^]]*\]\([^)]*\)|(?<=\])\([^)]*\)', '', text)
+    text = re.sub(r'^(#|:::|<).*', '', text, flags=re.MULTILINE)
+    for part in re.split(r'\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |\|)', text):
+        table = part.lstrip().startswith('|')
+        for words in part.split('|') if table else [part]:
+            yield ' '.join(words.split()), table
+
+
+def length(sentence: str) -> int:
+    """Words without the short items of a list."""
+    first, *parts = sentence.split(', ')
+    items = [part for part in parts[:-1] if len(part.split()) > 4]
+    return len(' '.join([first, *items, *parts[-1:]]).split())
 
 
 def faults(text: str) -> list[str]:
     found = []
-    for kind, words in prose(text):
+    for words, table in prose(text):
         found += [
             f'{match[0]!r}: {say}' for bad, say in WORDS.items() for match in re.finditer(rf'\b{bad}|{bad}', words)
         ]
-        sentences = re.split(r'(?<=[.:;?!])\s+', words) if kind == 'text' else ()
-        found += [f'{len(s.split())} words: {s[:60]}...' for s in sentences if len(s.split()) > LONGEST]
+        for sentence in re.split(r'(?<=[.:;?!])\s+' if table else r'(?<=[.:?!])\s+', words):
+            if length(sentence) > LONGEST:
+                found.append(f'{length(sentence)} words: {sentence[:60]}...')
+            if match := re.match(rf'(- )?({CLAUSES})\b', sentence):
+                found.append(f'{match[0]!r}: a clause in front of its subject: {sentence[:60]}...')
     return found
 
 
-@pytest.mark.parametrize('page', pages())
+@pytest.mark.parametrize('page', [*pages(), 'benchmarks/README.md'])
 def test_words_and_sentences(page: str) -> None:
     assert not faults((ROOT / page).read_text())
 
 
 def test_what_is_found() -> None:
     assert faults('ReLU in the place of GELU.') == ["'in the place of': instead of"]
-    assert faults('word ' * 41 + '.')[0].startswith('42 words') and not faults('- ' + 'word ' * 41 + '.')
+    long, half = ' '.join(26 * ['word']), ' '.join(12 * ['word'])
+    for text in (f'{long}.', f'- {long}', f'| a | {long} |', f'{long}; word'):
+        assert len(faults(text)) == 1 and 'words: ' in faults(text)[0]
+    for text in (f'{half}. {half}', f'{half}: {half}', f'| {half}; {half} |', f'`{long}`', f'```\n{long}\n```'):
+        assert not faults(text)
+    assert not faults(f'{half}, three and four, {half}.') and faults(f'{half}, these are five more words, {half}.')
+    assert 'clause' in faults('If it rains, it pours.')[0]
