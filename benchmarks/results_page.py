@@ -28,15 +28,15 @@ python benchmarks/results.py cifar10-convit-005 --data archives
 python benchmarks/results.py --table
 ```
 
-You name a row or a section; a run goes on where it was interrupted. The last command writes this page from
-`benchmarks/results`, which has each run's `bioattn train` command. `archives` is a folder with
+Name a row or a section; an interrupted run goes on. The last command writes this page from `benchmarks/results`,
+which has each run's `bioattn train` command. `archives` is a folder with
 
 |archive|holds|from|
 |---|---|---|
 {archives}
 
-Trainings are short and say nothing of longer ones. Figures are means over seeds, with the range. Processor hours are
-of training and tests, on
+Trainings are short and say nothing about longer ones. A figure is the mean over seeds, with the range. Processor
+hours include tests, on
 {machines}.
 """
 
@@ -126,8 +126,8 @@ def section(group: Group, records: Records) -> str:
             label = next(iter(group.metrics.values()))
             lines += ['', f'![{label}]({picture_of(group)})']
     if group.claim:
-        lines += ['', f'Claim: {group.claim} Measured, in points:', '']
-        lines += [f'- {seen(difference, group, records)}' for difference in group.differences]
+        lines += ['', f'Claim: {group.claim}', '', '|difference|in points|seen|', '|---|---|---|']
+        lines += [f'|{"|".join(seen(difference, group, records))}|' for difference in group.differences]
     return '\n'.join([*lines, ''])
 
 
@@ -177,23 +177,23 @@ def with_range(numbers: Iterable[float], sign: str = '') -> str:
     return text + (f' ({(" to " if sign else "-").join(of_range)})' if len(numbers) > 1 else '')
 
 
-def seen(difference: Difference, group: Group, records: Records) -> str:
-    """What was seen of a claim."""
+def seen(difference: Difference, group: Group, records: Records) -> tuple[str, str, str]:
+    """What was compared for a claim, the difference, and whether it is as claimed."""
     rows = {row.name: row for row in group.rows}
     first, second = rows[difference.first], rows[difference.second]
     of_first = values(first, difference.metric, records)
     of_second = values(second, difference.other_metric or difference.metric, records)
     pairs = [of_first[seed] - of_second[seed] for seed in first.seeds if seed in of_first and seed in of_second]
     if not pairs:
-        return f'{difference.what}: not measured yet'
+        return difference.what, '', 'not measured yet'
     verdict = 'varies over seeds'
     if len(pairs) < len(first.seeds):
         verdict = f'from {len(pairs)} of {len(first.seeds)} seeds'
     elif all(pair > 0 for pair in pairs):
-        verdict = 'seen'
+        verdict = 'yes'
     elif all(pair <= 0 for pair in pairs):
-        verdict = 'not seen'
-    return f'{difference.what}: {with_range(pairs, "+")}, {verdict}'
+        verdict = 'no'
+    return difference.what, with_range(pairs, '+'), verdict
 
 
 def picture_of(group: Group) -> str:

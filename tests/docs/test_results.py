@@ -90,10 +90,10 @@ def test_means_ranges_states_and_claims(page: ModuleType) -> None:
     assert '|GABViT|54.0 (50.0-58.0)|finished|' in of_gab()
     states = ('finished', 'trained, not tested', 'iteration 200/600')
     assert f'|49.0|{"; ".join(f"1 of 3 seeds {state}" for state in states)}|' in of_gab()
-    assert 'with and without Gaussians: +1.0, from 1 of 3 seeds\n' in of_gab()
+    assert '|with and without Gaussians|+1.0|from 1 of 3 seeds|\n' in of_gab()
     records |= {(host, 1): record(600, 50.0), (host, 2): record(600, 60.0)}
-    assert 'with and without Gaussians: +1.0 (-2.0 to +4.0), varies over seeds\n' in of_gab()
+    assert '|with and without Gaussians|+1.0 (-2.0 to +4.0)|varies over seeds|\n' in of_gab()
     records |= {(host, seed): record(600, 60.0) for seed in range(3)}
-    assert 'with and without Gaussians: -6.0 (-10.0 to -2.0), not seen\n' in of_gab()
+    assert '|with and without Gaussians|-6.0 (-10.0 to -2.0)|no|\n' in of_gab()
     assert page.state_of(None) == 'not run yet'
     assert page.with_range([716]) == '716' and page.with_range([716, 717]) == '716.5 (716-717)'

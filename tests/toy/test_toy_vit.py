@@ -1,4 +1,4 @@
-"""docs/adding_a_backbone.md: one file is all that a backbone needs, and the page shows that file."""
+"""docs/adding_a_backbone.md: one file is all that a backbone needs, and the page shows the backbone in it."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def group_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_page_shows_the_file() -> None:
     (code,) = re.findall(r'```python\n(.*?)```', (ROOT / 'docs/adding_a_backbone.md').read_text(), flags=re.DOTALL)
-    assert code == (FOLDER / 'toy_vit.py').read_text()
+    assert (FOLDER / 'toy_vit.py').read_text().endswith(code)
 
 
 def released_file(backbone: Backbone, path: Path) -> dict:
