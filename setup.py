@@ -19,7 +19,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
+
+if int(setuptools.__version__.split('.')[0]) < 77:  # which pip does not see with --no-build-isolation
+    sys.exit(f"bioattn_mm: setuptools is {setuptools.__version__}: pip install 'setuptools>=77' wheel")
 from setuptools.command.bdist_wheel import bdist_wheel
 
 ROOT = Path(__file__).parent

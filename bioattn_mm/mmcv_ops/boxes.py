@@ -30,7 +30,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
         boxes = boxes + boxes.new_tensor([0, 0, offset, offset])
     # mmcv compares with the threshold in float32: for 0.6, an IoU of exactly 3 / 5 is not above it.
     iou_threshold = ctypes.c_float(iou_threshold).value
-    return torchvision.ops.nms(boxes, scores.to(boxes.dtype), iou_threshold)
+    return torchvision.ops.nms(boxes, upcast_half(scores), iou_threshold)
 
 
 def softnms(

@@ -19,7 +19,7 @@ def deform_conv_forward(
     input: Tensor, weight: Tensor, offset: Tensor, output: Tensor, columns: Tensor, ones: Tensor, **geometry: int
 ) -> None:
     """Convolution of samples that `offset` moves, written to `output`."""
-    stride, padding, dilation, *_ = _pairs(geometry)
+    stride, padding, dilation = _checked(input, weight, offset, geometry)
     output.copy_(deform_conv2d(*map(upcast_half, (input, offset, weight)), None, stride, padding, dilation))
 
 
@@ -66,7 +66,7 @@ def modulated_deform_conv_forward(
     **geometry: int,
 ) -> None:
     """Convolution of samples that `offset` moves and `mask` weights, written to `output`."""
-    stride, padding, dilation, *_ = _pairs(geometry)
+    stride, padding, dilation = _checked(input, weight, offset, geometry)
     offset, mask = (_first(tensor, output.shape[2:]) for tensor in (offset, mask))
     image, offset, weight, mask, bias = map(upcast_half, (input, offset, weight, mask, bias))
     bias = bias if with_bias else None
@@ -98,6 +98,18 @@ def modulated_deform_conv_backward(
     written = [grad_input, grad_weight, _first(grad_offset, size), _first(grad_mask, size), *[grad_bias] * with_bias]
     for tensor, grad in zip(written, grads):
         tensor.copy_(grad)
+
+
+def _checked(
+    input: Tensor, weight: Tensor, offset: Tensor, geometry: dict[str, int]
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Stride, padding and dilation. torchvision would take other numbers of groups from the channels."""
+    *pairs, groups, offset_groups = _pairs(geometry)
+    channels = (input.size(1), offset.size(1))
+    expected = (groups * weight.size(1), 2 * offset_groups * weight.size(2) * weight.size(3))
+    if channels != expected:
+        raise RuntimeError(f'expected {expected} channels of the image and of its offsets, got {channels}')
+    return tuple(pairs)
 
 
 def _first(tensor: Tensor, size: Sequence[int]) -> Tensor:

@@ -34,8 +34,9 @@ def roi_align_forward(
     Samples more than one pixel outside the image are zero, and so is an average without samples (of a region without
     area, with sampling_ratio 0). A maximum writes the place of its sample to `argmax_y` and `argmax_x`.
     """
-    features = upcast_half(input)
-    regions = rois.to(features.dtype)
+    if aligned and rois.device.type == 'cpu' and (rois[:, 3:] < rois[:, 1:3]).any():
+        raise RuntimeError('a region ends before it begins')  # on a GPU mmcv does not look
+    features, regions = upcast_half(input), upcast_half(rois)
     bins = (aligned_height, aligned_width)
     if pool_mode != MAXIMUM:
         output.copy_(
@@ -207,7 +208,7 @@ def _bilinear(features: Tensor, images: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
     More than a pixel outside of the map they are zero.
     """
-    height, width = features.shape[2:]
+    height, width = features.size(2), features.size(3)
     is_inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
     grid = torch.stack([2 * x / max(width - 1, 1) - 1, 2 * y / max(height - 1, 1) - 1], dim=-1).flatten(1, -2)
     values = features.new_zeros(len(y), features.size(1), grid.size(1))

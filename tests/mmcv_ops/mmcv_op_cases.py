@@ -1,6 +1,7 @@
 """Calls of mmcv.ops to compare the functions of bioattn_mm.mmcv_ops with mmcv's compiled ops."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import mmcv.ops
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 Results = dict[str, Tensor]
+KINDS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 def nms(boxes: Tensor, scores: Tensor, **options) -> Results:
@@ -100,6 +102,15 @@ def crop_and_resize(masks: Tensor, boxes: Tensor) -> Results:
     masks = BitmapMasks(masks.numpy(), *masks.shape[1:])
     cropped = masks.crop_and_resize(boxes.numpy(), (14, 14), torch.arange(len(boxes)).numpy())
     return {'masks': torch.from_numpy(cropped.masks)}
+
+
+def refused(function: Callable[..., object], **arguments) -> Results:
+    """Of which kinds the error is that a call raises."""
+    try:
+        function(*arguments.values())
+    except KINDS as error:
+        return {'kinds': torch.tensor([isinstance(error, kind) for kind in KINDS])}
+    return {}
 
 
 def random_boxes(count: int, size: float = 100.0) -> Tensor:
@@ -253,7 +264,47 @@ def _make_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
         crop_and_resize,
         {'masks': (torch.rand(4, 40, 40) > 0.5).to(torch.uint8), 'boxes': boxes},
     )
-    return cases
+    return cases | _refused_cases()
+
+
+def _refused_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
+    """Calls that mmcv refuses: a shape, a dtype, a number of groups or a name that does not fit."""
+    boxes, scores, maps, rois = random_boxes(9), distinct_scores(9), features(2), random_rois(9, 2)
+    backward = rois[:, [0, 3, 4, 1, 2]]  # regions that end before they begin
+    image, offset, mask, weight = torch.randn(1, 4, 6, 6), torch.randn(1, 18, 6, 6), torch.rand(1, 9, 6, 6), {}
+    for channels in (4, 2):
+        weight[channels] = torch.randn(6, channels, 3, 3)
+    rest = dict(stride=1, padding=1, dilation=1)
+    calls = [
+        (mmcv.ops.nms, dict(boxes=boxes, scores=scores[:8], iou_threshold=0.5)),
+        (mmcv.ops.nms, dict(boxes=boxes.double(), scores=scores, iou_threshold=0.5)),
+        (mmcv.ops.nms, dict(boxes=boxes.long(), scores=scores.long(), iou_threshold=0.5)),
+        (mmcv.ops.soft_nms, dict(boxes=boxes[:, :3], scores=scores)),
+        (mmcv.ops.nms_match, dict(dets=boxes, iou_threshold=0.5)),
+        (mmcv.ops.bbox_overlaps, dict(boxes=boxes, others=boxes, mode='giou')),
+        (mmcv.ops.roi_align, dict(maps=maps, rois=backward, output_size=3)),
+        (mmcv.ops.roi_align, dict(maps=maps.double(), rois=rois, output_size=3)),
+        (mmcv.ops.roi_align, dict(maps=maps[0], rois=rois, size=3, scale=1.0, ratio=2, mode='max')),
+        (mmcv.ops.roi_pool, dict(maps=maps, rois=rois[:, 1:], output_size=3)),
+        (mmcv.ops.deform_conv2d, dict(image=image, offset=offset, weight=weight[4], **rest, groups=2)),
+        (
+            mmcv.ops.deform_conv2d,
+            dict(image=image, offset=offset, weight=weight[4], **rest, groups=1, deform_groups=2),
+        ),
+        (mmcv.ops.deform_conv2d, dict(image=image, offset=offset[..., :5], weight=weight[4], **rest)),
+        (
+            mmcv.ops.modulated_deform_conv2d,
+            dict(image=image, offset=offset, mask=mask, weight=weight[2], bias=None, **rest),
+        ),
+        (mmcv.ops.PSAMask, dict(psa_type='gather', mask_size=3)),
+        (mmcv.ops.sigmoid_focal_loss, dict(logits=torch.randn(3, 2), target=torch.zeros(3))),
+        (mmcv.ops.softmax_focal_loss, dict(logits=torch.randn(3, 2), target=torch.zeros(2).long())),
+        (mmcv.ops.carafe, dict(maps=maps, masks=torch.rand(2, 9, 30, 40), kernel_size=3, groups=1, scale=2)),
+    ]
+    return {
+        f'refused, {i}, {getattr(function, "__name__", function)}': (partial(refused, function), arguments)
+        for i, (function, arguments) in enumerate(calls)
+    }
 
 
 # The function that makes the call and its arguments, by name of the case.

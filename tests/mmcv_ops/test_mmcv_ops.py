@@ -66,15 +66,17 @@ def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
 @pytest.mark.parametrize('name', CASES)
 def test_results_of_compiled_ops(name: str, compiled_results) -> None:
     function, arguments = CASES[name]
+    results = function(**arguments)
+    assert results, 'accepted'
     is_sum_of_samples = 'deform' in name or 'maximum' in name
-    assert_close(function(**arguments), compiled_results[name], name, atol=1e-5 if is_sum_of_samples else 1e-6)
+    assert_close(results, compiled_results[name], name, atol=1e-5 if is_sum_of_samples else 1e-6)
 
 
 @needs('GPU')
 def test_results_on_gpu() -> None:
     for name, (function, arguments) in CASES.items():
-        if function is crop_and_resize:
-            continue  # of arrays in host memory
+        if function is crop_and_resize or name.startswith('refused'):
+            continue  # of arrays in host memory; mmcv refuses less on a GPU
         on_gpu = {k: v.cuda() if isinstance(v, Tensor) else v for k, v in arguments.items()}
         results = {k: v.cpu() for k, v in function(**on_gpu).items()}
         assert_close(results, function(**arguments), name, atol=1e-5)  # a GPU adds in another order

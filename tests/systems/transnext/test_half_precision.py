@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bioattn_mm.systems.transnext import TransNeXt, blocks, half_precision
 from bioattn_mm.systems.transnext.half_precision import LayerNorm, copies_of
 from bioattn_mm.training.strategies import FSDP2Strategy
+from tests.needs import needs
 from tests.training.ranks import reasons, run_ranks
 
 SMALL = dict(embed_dims=(24, 24, 48, 48), num_heads=(1, 1, 2, 2), depths=(1, 1, 2, 1))
@@ -167,6 +168,7 @@ class Casts(TorchDispatchMode):
         return result
 
 
+@needs('operators')  # without them, autocast also casts what each block computes
 def test_weights_are_cast_once_for_a_stage() -> None:
     def casts_of(depth: int) -> int:
         torch.manual_seed(0)
