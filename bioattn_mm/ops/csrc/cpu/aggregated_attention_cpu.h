@@ -18,8 +18,8 @@ struct SizesOf : WindowSizes<int64_t> {
 
   int64_t pooled_height, pooled_width;
   int64_t margin = window / 2, batch_heads = batch * heads, pooled = pooled_height * pooled_width;
-  int64_t pooled_blocks = divide_up(pooled, kBlock), padded_pooled = pooled_blocks * kBlock;
-  int64_t padded_channels = round_up(channels, kBlock);
+  int64_t padded_pooled = round_up(pooled, kPadded), pooled_blocks = padded_pooled / kBlock;
+  int64_t padded_channels = round_up(channels, kPadded);
   int64_t columns = std::min(round_up(width, kQueries<T>), kTileColumns);  // of a tile
   int64_t slices = std::min(batch, int64_t(4));  // parts of the batch that are tasks, with sums, of their own
   int64_t column_blocks = divide_up(width, columns), row_blocks = divide_up(height, kTileRows);  // numbers of tiles
@@ -126,7 +126,8 @@ struct PooledTokens {
   }
 
   const SizesOf<T>& s;
-  int64_t row_size = s.padded_channels, block_size = divide_up(s.channels, kPacked<Element>) * kBlock;
+  int64_t row_size = s.padded_channels;
+  int64_t block_size = kTiles<Element> ? row_size / 2 * kBlock : divide_up(s.channels, kPacked<Element>) * kBlock;
   int64_t size = s.padded_pooled * row_size + 2 * kQueries<T>;
   Buffer<T> tokens = Buffer<T>(s.batch_heads * size), inverse_norms = Buffer<T>(s.batch_heads * s.padded_pooled);
   Buffer<Element> row_elements = Buffer<Element>(kRowsAreTokens ? 0 : s.batch_heads * size);
@@ -388,6 +389,9 @@ struct Tile {
   }
 
   const Attention<Data, T, Element>& a;
+#if BIOATTN_AMX
+  TileConfiguration configuration;
+#endif
   QueryPlanes<Data, T, Element> queries = QueryPlanes(a, a.s.columns);
   RowsOfPlanes<T> keys = RowsOfPlanes<T>(a.s.window, a.s.channels, a.s.halo_columns), values = keys;
   Buffer<T> outside = Buffer<T>(a.s.window * kQueries<T>);
@@ -470,7 +474,8 @@ struct PooledSums {
 
   // The memory for the factors of the next group. When they are written, `count_group` follows.
   OuterFactors<Element> of_next_group() {
-    const int64_t factor = groups * keys * kSteps<T, Element>, row = groups * kSteps<T, Element> * row_channels;
+    const int64_t step = groups * kSteps<T, Element>, row = step * row_channels;
+    const int64_t factor = kTiles<Element> ? step : step * keys;
     return {
         of_keys.data() + factor, of_values.data() + factor, queries.data() + row, grad_outputs.data() + row,
         row_channels};

@@ -4,6 +4,9 @@
 #pragma once
 
 #include "two_vectors.h"
+#if BIOATTN_AMX
+#include "tiles.h"
+#endif
 
 namespace bioattn_mm::BIOATTN_ISA::aggregated_attention {
 namespace {
@@ -15,6 +18,11 @@ constexpr int64_t kQueries = kParts * kLanes<T>;
 constexpr bool kFewRegisters = kRegisters / kParts < 16;
 // The pooled keys of a block, whose sums for all queries of the group stay in registers.
 constexpr int64_t kBlock = kFewRegisters ? 6 : 8;
+// Whether products with pooled tokens run in the tile registers of AMX, and what their keys and channels are padded
+// to.
+template <typename Element>
+constexpr bool kTiles = BIOATTN_AMX && kPacked<Element> == 2;
+constexpr int64_t kPadded = BIOATTN_AMX ? 32 : kBlock;
 // One element for each query of a group.
 template <typename T>
 using Lanes = std::conditional_t<kParts == 1, Vector<T>, TwoVectors<T>>;
@@ -60,7 +68,8 @@ struct WindowTokens {
 };
 
 // The pooled keys and values of a head: in blocks (d, kBlock) for products over the channels, and in rows (d padded
-// to kBlock) for sums over the keys. A bf16x2 element has two channels in blocks, two keys in rows.
+// to kBlock) for sums over the keys. A bf16x2 element has two channels in blocks, two keys in rows. Tiles take a
+// matrix with a row for each key in place of the blocks, and one with a row for each channel in place of the rows.
 template <typename Element>
 struct PooledTokensOfHead {
   const Element *key_blocks, *key_rows;
@@ -125,7 +134,7 @@ struct KeptWindow {
 // One group's factors of the sums for the gradients of pooled keys and values (see OuterProducts).
 template <typename Element>
 struct OuterFactors {
-  Element *of_keys, *of_values;     // (pooled keys, kSteps)
+  Element *of_keys, *of_values;     // (pooled keys, kSteps); for tiles with a stride of kGroups * kSteps
   Element *queries, *grad_outputs;  // (kSteps, row_channels)
   int64_t row_channels;
 };
@@ -149,23 +158,23 @@ constexpr int64_t kGroups = 4;
 // sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c]; for bf16x2 `index_of_sum` says where they are.
 template <typename T, typename Element = T>
 struct OuterProducts {
-  T* sums;                 // (pooled keys, row_channels), or (pooled keys / lanes, row_channels, lanes)
-  const Element* factors;  // (groups, pooled keys, kSteps)
-  const Element* rows;     // (groups, kSteps, row_channels)
+  T* sums;           // (pooled keys, row_channels), or (pooled keys / lanes, row_channels, lanes)
+  Element* factors;  // (groups, pooled keys, kSteps), or for tiles (pooled keys, kGroups, kSteps)
+  Element* rows;     // (groups, kSteps, row_channels)
   int64_t groups, pooled_keys, row_channels;
 };
 
 // The multiples that pooled keys and channels of the sums are padded to.
 template <typename T, typename Element>
-constexpr int64_t kKeysOfSums = kPacked<Element> == 2 ? kQueries<T> : kBlock;
+constexpr int64_t kKeysOfSums = kPacked<Element> == 2 && !kTiles<Element> ? kQueries<T> : kPadded;
 template <typename T, typename Element>
-constexpr int64_t kChannelsOfSums = kPacked<Element> == 2 ? kBlock
+constexpr int64_t kChannelsOfSums = kPacked<Element> == 2 ? (kTiles<Element> ? kQueries<T> : kBlock)
                                     : kVectorBytes < 64   ? kLanes<T>
                                                           : kLanes<T> / 2;
 
 template <typename T, typename Element>
 BIOATTN_INLINE int64_t index_of_sum(int64_t p, int64_t c, int64_t row_channels) {
-  if constexpr (kPacked<Element> == 1) {
+  if constexpr (kPacked<Element> == 1 || kTiles<Element>) {
     return p * row_channels + c;
   } else {
     // The even keys of a block come before the odd ones.
@@ -232,17 +241,36 @@ BIOATTN_INLINE Factors<T> pack(const T* vectors, int64_t stride, int64_t number,
   return {vectors, stride, number};
 }
 
-// products[k] = factors . keys[k] for one block of keys
+// The products of a group's factors with pooled tokens: those of a block, products[k] = factors . tokens[p + k], are
+// computed when they are asked for. Tiles compute all beforehand, into `memory`, (pooled keys, lanes).
 template <typename T, typename Element>
-BIOATTN_INLINE void multiply_by_block(
-    Lanes<T> (&products)[kBlock], const Factors<Element>& factors, const Element* keys) {
-  for (int64_t k = 0; k < kBlock; ++k) products[k] = Lanes<T>{};
-  for (int64_t c = 0; c < factors.number; ++c, keys += kBlock) {
-    const auto x = load_lanes(factors.data + c * factors.stride);
-#pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; ++k) add_product(products[k], x, keys[k]);
+struct PooledProducts {
+  PooledProducts(const Factors<Element>& factors, const Element* tokens, int64_t pooled, T* memory)
+      : factors(factors), tokens(tokens), memory(memory) {
+    if constexpr (kTiles<Element>)
+      multiply_tiles(
+          memory, tokens, factors.number, factors.data, kQueries<T>, pooled, kQueries<T>, factors.number, false);
   }
-}
+
+  BIOATTN_INLINE void of_block(Lanes<T> (&products)[kBlock], int64_t p) const {
+    if constexpr (kTiles<Element>) {
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kBlock; ++k) products[k] = load_lanes(memory + (p + k) * kQueries<T>);
+      return;
+    }
+    for (int64_t k = 0; k < kBlock; ++k) products[k] = Lanes<T>{};
+    const Element* keys = tokens + p * factors.number;
+    for (int64_t c = 0; c < factors.number; ++c, keys += kBlock) {
+      const auto x = load_lanes(factors.data + c * factors.stride);
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kBlock; ++k) add_product(products[k], x, keys[k]);
+    }
+  }
+
+  const Factors<Element> factors;
+  const Element* tokens;
+  T* memory;
+};
 
 // The blocks of sums that are computed at once: more of them hide the latency of bf16x2 instructions.
 template <typename Element>
@@ -283,10 +311,16 @@ BIOATTN_INLINE void sum_blocks(
 }
 
 // The same for all steps and channels: first_time(step) gives the factors for the first blocks, again(step) for the
-// others.
+// others. Tiles take them from `packed`, (steps, lanes).
 template <typename T, typename Element, typename FirstTime, typename Again>
 BIOATTN_INLINE void sum_rows(
-    T* sums, int64_t steps, const Element* rows, int64_t channels, const FirstTime& first_time, const Again& again) {
+    T* sums, int64_t steps, const Element* rows, int64_t channels, const FirstTime& first_time, const Again& again,
+    Element* packed) {
+  if constexpr (kTiles<Element>) {
+    for (int64_t step = 0; step < steps; ++step) store(packed + step * kQueries<T>, first_time(step));
+    multiply_tiles(sums, rows, steps, packed, kQueries<T>, round_up(channels, kPadded), kQueries<T>, steps, false);
+    return;
+  }
   constexpr int64_t at_once = kBlocksAtOnce<Element>;
   const int64_t padded = round_up(channels, kBlock);
   for (int64_t begin = 0; begin == 0 || begin < steps; begin += kStepsInCache) {  // without a step, sums are 0
@@ -401,6 +435,16 @@ BIOATTN_KERNEL void lay_out(
   const int64_t pairs = (channels + 1) / 2;
   for (int64_t p = 0; p < padded_keys; ++p) {
     const float* token = tokens + p * row_size;
+#if BIOATTN_AMX
+    for (int64_t c = 0; c < row_size; c += 2 * lanes)
+      store(blocks + (p * row_size + c) / 2, narrow(load(token + c), load(token + c + lanes)));
+    for (int64_t c = 0; p % 2 == 0 && c < row_size; c += lanes) {
+      BFloat16x2 of_keys[lanes];
+      store(of_keys, make_pairs(load(token + c), load(token + row_size + c)));
+      for (int64_t k = 0; k < lanes; ++k) rows[((c + k) * padded_keys + p) / 2] = of_keys[k];
+    }
+    continue;
+#endif
     for (int64_t c = 0; p % 2 == 0 && c < row_size; c += lanes)
       store(rows + p / 2 * row_size + c, make_pairs(load(token + c), load(token + row_size + c)));
     BFloat16x2* block = blocks + p / kBlock * pairs * kBlock + p % kBlock;
@@ -418,7 +462,9 @@ BIOATTN_INLINE Factors<BFloat16x2> pack(const float* vectors, int64_t stride, in
     store(packed + k * lanes, make_pairs(load(vectors + 2 * k * stride), load(vectors + (2 * k + 1) * stride)));
   if (number % 2)
     store(packed + number / 2 * lanes, make_pairs(load(vectors + (number - 1) * stride), Vector<float>{}));
-  return {packed, lanes, (number + 1) / 2};
+  int64_t pairs = (number + 1) / 2;
+  for (; BIOATTN_AMX && pairs % lanes != 0; ++pairs) store(packed + pairs * lanes, Bits{});
+  return {packed, lanes, pairs};
 }
 
 // A bf16x2 of the rows has two neighbouring lanes.
@@ -436,11 +482,20 @@ BIOATTN_INLINE void transpose(
   }
 }
 
+typedef uint32_t HalfOfPairs __attribute__((vector_size(32)));
+
 template <typename Compute>
 BIOATTN_INLINE Bits factors_of_step(int64_t step, BFloat16x2* written, const Compute& compute) {
   const Vector<float> first = compute(2 * step);
   const Bits numbers = narrow(first, compute(2 * step + 1));
+#if BIOATTN_AMX
+  HalfOfPairs of_keys[2];
+  std::memcpy(of_keys, &numbers, sizeof of_keys);
+  for (int64_t k = 0; k < 2; ++k)
+    std::memcpy(written + (2 * step + k) * kGroups * kLanes<float> / 2, &of_keys[k], sizeof of_keys[k]);
+#else
   store(written + step * kLanes<float>, numbers);
+#endif
   return make_pairs(numbers);
 }
 
@@ -448,6 +503,17 @@ BIOATTN_INLINE Bits written_factors(int64_t step, const BFloat16x2* written) {
   return make_pairs(load(written + step * kLanes<float>));
 }
 
+#if BIOATTN_AMX
+BIOATTN_KERNEL void add_outer_products(const OuterProducts<float, BFloat16x2> o) {
+  constexpr int64_t steps = kSteps<float, BFloat16x2>;
+  const int64_t used = o.groups * steps, padded = round_up(used, 2 * steps);
+  for (int64_t p = 0; used < padded && p < o.pooled_keys; ++p)
+    std::fill_n(o.factors + p * kGroups * steps + used, padded - used, BFloat16x2{});
+  std::fill(o.rows + used * o.row_channels, o.rows + padded * o.row_channels, BFloat16x2{});
+  multiply_tiles(
+      o.sums, o.factors, kGroups * steps, o.rows, o.row_channels, o.pooled_keys, o.row_channels, padded, true);
+}
+#else
 // Adds products with kChannels channels of the rows to the sums for the keys of a block.
 template <int64_t kChannels>
 BIOATTN_INLINE void add_products_of_channels(
@@ -488,6 +554,7 @@ BIOATTN_KERNEL void add_outer_products(const OuterProducts<float, BFloat16x2> o)
       add_products_of_channels<kBlock>(sums + c * lanes, transposed, o.groups * steps, o.rows + c, o.row_channels);
   }
 }
+#endif
 
 // Tokens of bfloat16, kChannels or more, and their planes; blocks of 16 x 16 are transposed in registers.
 struct TokensAndPlanes {
@@ -498,7 +565,6 @@ struct TokensAndPlanes {
   int64_t stride;
 };
 
-typedef uint32_t HalfOfPairs __attribute__((vector_size(32)));
 typedef uint32_t HalfOfPairsInMemory __attribute__((vector_size(32), aligned(2), may_alias));
 
 // `all` says that each lane has a token.
@@ -681,10 +747,10 @@ BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
 template <typename T, typename Element>
 BIOATTN_INLINE Lanes<T> compute_pooled_logits(const Group<T, Element>& g, const Factors<Element>& query, T* target) {
   Lanes<T> highest = Lanes<T>{} - std::numeric_limits<T>::infinity();
-  const Element* keys = g.pooled.key_blocks;
-  for (int64_t p = 0; p < g.sizes.pooled_blocks * kBlock; p += kBlock, keys += query.number * kBlock) {
+  const PooledProducts<T, Element> all(query, g.pooled.key_blocks, g.sizes.pooled_blocks * kBlock, target);
+  for (int64_t p = 0; p < g.sizes.pooled_blocks * kBlock; p += kBlock) {
     Lanes<T> products[kBlock];
-    multiply_by_block<T>(products, query, keys);
+    all.of_block(products, p);
 #pragma GCC unroll 8
     for (int64_t k = 0; k < kBlock; ++k, target += kQueries<T>) {
       const Lanes<T> logit = pooled_logit(g, products[k], p + k);
@@ -713,7 +779,7 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
   const auto weights_of = [&](int64_t step) __attribute__((always_inline)) {
     return load_lanes(weights.data + step * kQueries<T>);
   };
-  sum_rows(g.output, weights.number, g.pooled.value_rows, g.sizes.channels, weights_of, weights_of);
+  sum_rows(g.output, weights.number, g.pooled.value_rows, g.sizes.channels, weights_of, weights_of, g.packed);
   const Lanes<T> scale = inverse_of(sum);
   store(g.logsumexp, sum);
   for (int64_t lane = 0; lane < kQueries<T>; ++lane) g.logsumexp[lane] = std::log(g.logsumexp[lane]);
@@ -732,7 +798,7 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
 template <typename T>
 BIOATTN_KERNEL void sum_rows_of_written(T* sums, int64_t steps, const T* rows, int64_t channels, const T* written) {
   const auto factors = [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, written); };
-  sum_rows(sums, steps, rows, channels, factors, factors);
+  sum_rows(sums, steps, rows, channels, factors, factors, sums);
 }
 
 // The backward pass of a group but for keys and values, whose factors go to `window` and `outer`.
@@ -751,8 +817,8 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   const auto query = pack(g.queries.scaled, g.queries.stride, g.sizes.channels, g.packed);
   const auto grad_output =
       pack(d.grad.output, g.queries.stride, g.sizes.channels, g.packed + query.number * kQueries<T>);
-  const int64_t pooled = g.sizes.pooled_blocks * kBlock, block_size = query.number * kBlock;
-  const Element* values = g.pooled.value_blocks;
+  const int64_t pooled = g.sizes.pooled_blocks * kBlock;
+  const PooledProducts<T, Element> with_values(grad_output, g.pooled.value_blocks, pooled, d.grad.pooled_logits);
   // The weights of the pooled keys and their gradients: where registers are few, each step has its own loop, with the
   // memory of the outer products as workspace; else a block goes through all steps in registers.
   const T *weights = g.weights.pooled, *gradients = d.grad.pooled_logits;
@@ -761,9 +827,9 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
     compute_pooled_logits(g, query, of_weights);
     sum += exponentiate_lanes(of_weights, pooled, shift, g.packed);
     T *weight = of_weights, *gradient = of_gradients;
-    for (int64_t p = 0; p < pooled; p += kBlock, values += block_size) {
+    for (int64_t p = 0; p < pooled; p += kBlock) {
       Lanes<T> products[kBlock];
-      multiply_by_block<T>(products, grad_output, values);
+      with_values.of_block(products, p);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k, weight += kQueries<T>, gradient += kQueries<T>) {
         mean += load_lanes(weight) * products[k];
@@ -772,11 +838,11 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
     }
     weights = of_weights, gradients = of_gradients;
   } else {
-    const Element* keys = g.pooled.key_blocks;
-    for (int64_t p = 0; p < pooled; p += kBlock, keys += block_size, values += block_size) {
+    const PooledProducts<T, Element> with_keys(query, g.pooled.key_blocks, pooled, g.weights.pooled);
+    for (int64_t p = 0; p < pooled; p += kBlock) {
       Lanes<T> products[kBlock], products_with_values[kBlock];
-      multiply_by_block<T>(products, query, keys);
-      multiply_by_block<T>(products_with_values, grad_output, values);
+      with_keys.of_block(products, p);
+      with_values.of_block(products_with_values, p);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k) {
         const Lanes<T> weight = weight_of(pooled_logit(g, products[k], p + k), shift, g.packed);
@@ -816,7 +882,7 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   } else {
     sum_rows(
         d.grad.query, steps, g.pooled.key_rows, g.sizes.channels, factors_at,
-        [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); });
+        [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); }, g.packed);
   }
   for (int64_t offset = 0; offset < g.sizes.offsets; ++offset) {
     const int64_t index = offset * kQueries<T>;

@@ -7,8 +7,11 @@
 
 #ifdef __linux__
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #if BIOATTN_X86
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 

@@ -1,5 +1,5 @@
 // Picks the kernels of an instruction set.
-#include "isa.h"
+#include "headers.h"
 
 #include <cstdlib>
 
@@ -10,6 +10,21 @@ struct Capability {
   std::string name;
   CpuKernels kernels, for_bfloat16 = kernels;
 };
+
+#if BIOATTN_KNOWS_AMX
+// Whether the processor has tile registers of bfloat16, and the system lets this process use them.
+bool has_tiles() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kBFloat16 = 1 << 22, kTiles = 1 << 24;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kBFloat16) || !(d & kTiles)) return false;
+#ifdef __linux__
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
 
 std::vector<Capability> capabilities_of_processor() {
   std::vector<Capability> all = {{"default", isa_default::make_kernels()}};
@@ -23,6 +38,9 @@ std::vector<Capability> capabilities_of_processor() {
   all.push_back({"avx512", isa_avx512::make_kernels()});
   if (!__builtin_cpu_supports("avx512bf16")) return all;
   all.push_back({"avx512_bf16", isa_avx512::make_kernels(), isa_avx512_bf16::make_kernels()});
+#if BIOATTN_KNOWS_AMX
+  if (has_tiles()) all.push_back({"amx", isa_avx512::make_kernels(), isa_amx::make_kernels()});
+#endif
 #endif
   return all;
 }

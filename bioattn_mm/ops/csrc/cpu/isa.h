@@ -17,6 +17,8 @@
 #else
 #define BIOATTN_X86 0
 #endif
+// Compilers before GCC 11 do not know the instructions of tiles.
+#define BIOATTN_KNOWS_AMX (BIOATTN_X86 && (defined(__clang__) || __GNUC__ >= 11))
 
 #define BIOATTN_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
@@ -59,6 +61,9 @@ CpuKernels make_kernels();
 namespace isa_avx512_bf16 {
 CpuKernels make_kernels();
 }
+namespace isa_amx {
+CpuKernels make_kernels();
+}
 
 // The kernels of the instruction set in use, for tensors of a dtype.
 const CpuKernels& cpu_kernels(ScalarType dtype);
@@ -79,7 +84,7 @@ constexpr auto cpu_kernel = OnCpu<kernel>::call;
 
 inline bool has_bfloat16_instructions() { return cpu_kernels(kBFloat16).has_bfloat16_instructions; }
 
-// The instruction set in use: default, avx2, avx512 or avx512_bf16; ATEN_CPU_CAPABILITY lowers it.
+// The instruction set in use: default, avx2, avx512, avx512_bf16 or amx; ATEN_CPU_CAPABILITY lowers it.
 std::string cpu_capability();
 
 // The instruction sets that this processor runs, the simplest first.

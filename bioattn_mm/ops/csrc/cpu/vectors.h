@@ -3,6 +3,9 @@
 
 #include "kernels.h"
 
+#ifndef BIOATTN_AMX
+#define BIOATTN_AMX 0
+#endif
 #pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed to inlined functions only
 
 namespace bioattn_mm::BIOATTN_ISA {
