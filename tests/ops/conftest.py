@@ -24,7 +24,7 @@ BACKENDS = ['reference', pytest.param('cpu', marks=needs_library), *ON_CUDA]
 IN_USE = torch.ops.bioattn_mm.cpu_capability() if LIBRARY_IS_LOADED else 'none'
 CAPABILITIES = torch.ops.bioattn_mm.cpu_capabilities() if LIBRARY_IS_LOADED else []
 CAPABILITIES = CAPABILITIES[: CAPABILITIES.index(IN_USE) + 1] if LIBRARY_IS_LOADED else []
-OF_BFLOAT16 = 'avx512_bf16'
+OF_BFLOAT16 = ('avx512_bf16', 'amx')
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -46,8 +46,8 @@ def capability(name: str) -> Iterator[None]:
 
 
 def without_bfloat16_kernels() -> str:
-    """The instruction set in use, or the one below it if that has kernels for bfloat16."""
-    return 'avx512' if IN_USE == OF_BFLOAT16 else IN_USE
+    """The best instruction set, up to that in use, that has no kernels for bfloat16."""
+    return 'avx512' if IN_USE in OF_BFLOAT16 else IN_USE
 
 
 def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:

@@ -1,5 +1,6 @@
 """The CPU operators with each instruction set that this processor runs."""
 
+import math
 import os
 import subprocess
 import sys
@@ -10,12 +11,12 @@ import torch
 from bioattn_mm.ops.__main__ import print_what_was_built
 from bioattn_mm.ops.check import check
 from bioattn_mm.ops.samples import OPERATORS
-from tests.ops.conftest import CAPABILITIES, IN_USE, capability, needs_library
+from tests.ops.conftest import CAPABILITIES, IN_USE, OF_BFLOAT16, capability, needs_library
 
 pytestmark = needs_library
 
 
-@pytest.mark.parametrize('name', ['default', 'avx2', 'avx512'])
+@pytest.mark.parametrize('name', ['default', 'avx2', 'avx512', 'avx512_bf16'])
 def test_operators_compute_what_they_should(name: str, capsys: pytest.CaptureFixture) -> None:
     if name not in CAPABILITIES[:-1]:
         pytest.skip(f'{name} is not below what is in use, {IN_USE}, with which all other tests run')
@@ -34,6 +35,35 @@ def test_environment_variable_of_pytorch_counts(name: str) -> None:
     )
     best = IN_USE if name == 'avx512' else name
     assert process.stdout.split() == [best], process.stderr
+
+
+@pytest.mark.parametrize('name', OF_BFLOAT16)
+@pytest.mark.parametrize(
+    ('grid', 'heads', 'channels', 'pooled'),
+    # Four groups of queries, and odd numbers of them, are summed at once; tiles are whole or a part.
+    [((17, 33), 3, 24, (7, 5)), ((5, 7), 1, 32, (3, 3)), ((33, 20), 2, 40, (9, 4)), ((9, 13), 2, 8, (1, 1)),
+     ((3, 16), 1, 64, (8, 8))],
+)  # fmt: skip
+def test_bfloat16_is_float32_rounded(
+    name: str, grid: tuple[int, int], heads: int, channels: int, pooled: tuple[int, int]
+) -> None:
+    if name not in CAPABILITIES:
+        pytest.skip(f'{name} is above what is in use, {IN_USE}')
+    torch.manual_seed(0)
+    operator, sizes = (
+        OPERATORS['cosine_attention'],
+        dict(grid=grid, heads=heads, channels=channels, pooled_grid=pooled),
+    )
+    inputs = operator.inputs(sizes, 'cpu', torch.bfloat16)
+    inputs[0][0, 0, 0, 0, 0] = math.nan  # what is NaN in the first image does not get into the second
+    with capability(name):
+        results = operator.values_and_gradients(inputs, 'cpu')
+    full = [each.float() if each.dtype == torch.bfloat16 else each for each in inputs]
+    wanted = operator.values_and_gradients(full, 'cpu')
+    for got, want in zip(results, wanted, strict=True):
+        assert torch.equal(got.isnan(), want.isnan())
+        got, want = got.nan_to_num().float(), want.nan_to_num()
+        torch.testing.assert_close(got, want, rtol=0, atol=0.01 * want.abs().max().item())
 
 
 def test_unknown_names_are_refused() -> None:

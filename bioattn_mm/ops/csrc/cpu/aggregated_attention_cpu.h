@@ -174,6 +174,18 @@ struct Tokens {
   int64_t row_stride, column_stride, image_stride, size;
 };
 
+// Tokens that are transposed in registers, and the type of pointers with which their vectors are loaded and stored.
+template <typename Data>
+constexpr bool kIsTransposed = std::is_same_v<Data, float> || std::is_same_v<Data, c10::BFloat16>;
+template <typename Data>
+constexpr bool kIsTransposed<const Data> = kIsTransposed<Data>;
+template <typename Data>
+auto* as_loaded(Data* data) {
+  using Native = std::conditional_t<std::is_const_v<Data>, const NativeBFloat16, NativeBFloat16>;
+  using Loaded = std::conditional_t<BIOATTN_BFLOAT16, Native, Data>;
+  return reinterpret_cast<Loaded*>(data);
+}
+
 // Copies `number` columns of a row from `first` on to planes, with zeros outside of the image: whole vectors, with
 // `margin` more on both sides. The row below is prefetched: to wait for it would take most of the time.
 template <typename Data, typename T>
@@ -181,47 +193,15 @@ void load_planes(
     const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number,
     int64_t width, T* planes, int64_t margin = 0) {
   const int64_t left = std::clamp(-first, int64_t(0), number), right = std::clamp(width - first, left, number);
-#if BIOATTN_BFLOAT16
-  if constexpr (std::is_same_v<std::remove_const_t<Data>, c10::BFloat16>) {
-    if (tokens.size >= TokensAndPlanes::kChannels) {
-      const int64_t end = margin + (number - 2 * margin) / kLanes<T> * kLanes<T>;
-      for (int64_t begin = margin; begin < end; begin += kLanes<T>) {
-        Data* data = tokens.at(image, head, row, first + begin);
-        for (int64_t lane = std::max(left - begin, int64_t(0)); lane < std::min(right - begin, kLanes<T>); ++lane) {
-          __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride);
-          __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride + tokens.size - 1);
-        }
-        const TokensAndPlanes group{
-            const_cast<c10::BFloat16*>(data),
-            tokens.column_stride,
-            tokens.size,
-            left - begin,
-            right - begin,
-            planes + begin,
-            number};
-        const bool all = group.left <= 0 && kLanes<T> <= group.right;
-        all ? load_planes_in_pairs<true>(group) : load_planes_in_pairs<false>(group);
-      }
-      for (int64_t k = 0; k < 2 * margin; ++k) {
-        const int64_t lane = k < margin ? k : end + k - margin;
-        const bool exists = left <= lane && lane < right;
-        const Data* source = exists ? tokens.at(image, head, row, first + lane) : nullptr;
-        for (int64_t c = 0; c < tokens.size; ++c)
-          planes[c * number + lane] = exists ? static_cast<T>(source[c]) : T(0);
-      }
-      return;
-    }
-  }
-#endif
   for (int64_t c = 0; c < tokens.size && right - left < number; ++c) {
     std::fill(planes + c * number, planes + c * number + left, T(0));
     std::fill(planes + c * number + right, planes + (c + 1) * number, T(0));
   }
   int64_t lane = left;
-  if constexpr (std::is_same_v<std::remove_const_t<Data>, float>) {
+  if constexpr (kIsTransposed<Data>) {
     if (tokens.size >= kLanes<float>)
       for (; lane + kLanes<float> <= right; lane += kLanes<float>) {
-        const Data* source = tokens.at(image, head, row, first + lane);
+        const auto* source = as_loaded(tokens.at(image, head, row, first + lane));
         for (int64_t i = 0; i < kLanes<float>; ++i) {
           __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride);
           __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride + tokens.size - 1);
@@ -243,22 +223,14 @@ template <typename Data, typename T>
 void store_planes(
     const T* planes, const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first,
     int64_t width) {
-#if BIOATTN_BFLOAT16
-  if constexpr (std::is_same_v<Data, c10::BFloat16>) {
-    if (tokens.size >= TokensAndPlanes::kChannels)
-      return store_planes_in_pairs(
-          {tokens.at(image, head, row, first), tokens.column_stride, tokens.size, 0, width - first,
-           const_cast<T*>(planes), kLanes<T>});
-  }
-#endif
   const int64_t number = std::min(kQueries<T>, width - first);
   int64_t lane = 0;
-  if constexpr (std::is_same_v<Data, float>) {
+  if constexpr (kIsTransposed<Data>) {
     if (tokens.size >= kLanes<float>)
       for (; lane + kLanes<float> <= number; lane += kLanes<float>)
         transpose_tokens(
-            planes + lane, kQueries<T>, kQueries<T>, tokens.at(image, head, row, first + lane), tokens.column_stride,
-            1, tokens.size);
+            planes + lane, kQueries<T>, kQueries<T>, as_loaded(tokens.at(image, head, row, first + lane)),
+            tokens.column_stride, 1, tokens.size);
   }
   for (; lane < number; ++lane) {
     Data* target = tokens.at(image, head, row, first + lane);

@@ -4,9 +4,6 @@
 #pragma once
 
 #include "two_vectors.h"
-#if BIOATTN_AMX
-#include "tiles.h"
-#endif
 
 namespace bioattn_mm::BIOATTN_ISA::aggregated_attention {
 namespace {
@@ -18,8 +15,7 @@ constexpr int64_t kQueries = kParts * kLanes<T>;
 constexpr bool kFewRegisters = kRegisters / kParts < 16;
 // The pooled keys of a block, whose sums for all queries of the group stay in registers.
 constexpr int64_t kBlock = kFewRegisters ? 6 : 8;
-// Whether products with pooled tokens run in the tile registers of AMX, and what their keys and channels are padded
-// to.
+// Whether products with pooled tokens run in the tiles of AMX, and what their keys and channels are padded to.
 template <typename Element>
 constexpr bool kTiles = BIOATTN_AMX && kPacked<Element> == 2;
 constexpr int64_t kPadded = BIOATTN_AMX ? 32 : kBlock;
@@ -241,8 +237,8 @@ BIOATTN_INLINE Factors<T> pack(const T* vectors, int64_t stride, int64_t number,
   return {vectors, stride, number};
 }
 
-// The products of a group's factors with pooled tokens: those of a block, products[k] = factors . tokens[p + k], are
-// computed when they are asked for. Tiles compute all beforehand, into `memory`, (pooled keys, lanes).
+// Products of a group's factors with pooled tokens: products[k] = factors . tokens[p + k] for the keys of a block.
+// Tiles compute all beforehand, into `memory`, (pooled keys, lanes).
 template <typename T, typename Element>
 struct PooledProducts {
   PooledProducts(const Factors<Element>& factors, const Element* tokens, int64_t pooled, T* memory)
@@ -310,7 +306,7 @@ BIOATTN_INLINE void sum_blocks(
   for (int64_t c = 0; c < kBlocks * kBlock; ++c) store(sums + c * kQueries<T>, sum[c]);
 }
 
-// The same for all steps and channels: first_time(step) gives the factors for the first blocks, again(step) for the
+// The same for all steps and channels: first_time(step) gives the factors for the first blocks, again(step) for
 // others. Tiles take them from `packed`, (steps, lanes).
 template <typename T, typename Element, typename FirstTime, typename Again>
 BIOATTN_INLINE void sum_rows(
@@ -339,8 +335,9 @@ BIOATTN_INLINE void sum_rows(
 
 // Transposes kLanes<float> tokens to planes, or back, in registers: elements of a token are `step` apart, tokens
 // `stride`; one of the two is 1 on each side. They have at least as many channels as lanes.
+template <typename Source, typename Target>
 BIOATTN_KERNEL void transpose_tokens(
-    const float* source, int64_t stride, int64_t step, float* target, int64_t target_stride, int64_t target_step,
+    const Source* source, int64_t stride, int64_t step, Target* target, int64_t target_stride, int64_t target_step,
     int64_t channels) {
   constexpr int64_t lanes = kLanes<float>;
   for (int64_t begin = 0; begin < channels; begin += lanes) {
@@ -482,17 +479,14 @@ BIOATTN_INLINE void transpose(
   }
 }
 
-typedef uint32_t HalfOfPairs __attribute__((vector_size(32)));
-
 template <typename Compute>
 BIOATTN_INLINE Bits factors_of_step(int64_t step, BFloat16x2* written, const Compute& compute) {
   const Vector<float> first = compute(2 * step);
   const Bits numbers = narrow(first, compute(2 * step + 1));
 #if BIOATTN_AMX
-  HalfOfPairs of_keys[2];
-  std::memcpy(of_keys, &numbers, sizeof of_keys);
-  for (int64_t k = 0; k < 2; ++k)
-    std::memcpy(written + (2 * step + k) * kGroups * kLanes<float> / 2, &of_keys[k], sizeof of_keys[k]);
+  constexpr int64_t steps = kSteps<float, BFloat16x2>, size = steps * sizeof(BFloat16x2);
+  for (int64_t key = 0; key < 2; ++key)
+    std::memcpy(written + (2 * step + key) * kGroups * steps, (const char*)&numbers + key * size, size);
 #else
   store(written + step * kLanes<float>, numbers);
 #endif
@@ -555,64 +549,6 @@ BIOATTN_KERNEL void add_outer_products(const OuterProducts<float, BFloat16x2> o)
   }
 }
 #endif
-
-// Tokens of bfloat16, kChannels or more, and their planes; blocks of 16 x 16 are transposed in registers.
-struct TokensAndPlanes {
-  static constexpr int64_t kChannels = 16;
-  c10::BFloat16* tokens;
-  int64_t token_stride, channels, left, right;  // lanes from `left` to before `right` have a token
-  float* planes;
-  int64_t stride;
-};
-
-typedef uint32_t HalfOfPairsInMemory __attribute__((vector_size(32), aligned(2), may_alias));
-
-// `all` says that each lane has a token.
-template <bool all>
-inline void load_planes_in_pairs(const TokensAndPlanes& t) {
-  const auto token = [&](int64_t lane, int64_t first) {
-    const bool exists = all || (t.left <= lane && lane < t.right);
-    return exists ? *reinterpret_cast<const HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first)
-                  : HalfOfPairs{};
-  };
-  for (int64_t begin = 0; begin < t.channels; begin += TokensAndPlanes::kChannels) {
-    const int64_t first = std::min(begin, t.channels - TokensAndPlanes::kChannels);
-    Bits rows[8];
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < 8; ++i)
-      rows[i] =
-          (Bits)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)token(i, first)), (__m256i)token(i + 8, first), 1);
-    transpose_blocks(rows);
-    float* target = t.planes + first * t.stride;
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < 8; ++i) {
-      store(target + 2 * i * t.stride, (Vector<float>)(rows[i] << 16));
-      store(target + (2 * i + 1) * t.stride, (Vector<float>)(rows[i] & 0xffff0000u));
-    }
-  }
-}
-
-inline void store_planes_in_pairs(const TokensAndPlanes& t) {
-  for (int64_t begin = 0; begin < t.channels; begin += TokensAndPlanes::kChannels) {
-    const int64_t first = std::min(begin, t.channels - TokensAndPlanes::kChannels);
-    const float* source = t.planes + first * t.stride;
-    Bits rows[8];
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < 8; ++i)
-      rows[i] = make_pairs(load(source + 2 * i * t.stride), load(source + (2 * i + 1) * t.stride));
-    transpose_blocks(rows);
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < 8; ++i) {
-      HalfOfPairs halves[2];
-      std::memcpy(halves, &rows[i], sizeof halves);
-      for (int64_t half = 0; half < 2; ++half) {
-        const int64_t lane = i + 8 * half;
-        if (t.left <= lane && lane < t.right)
-          *reinterpret_cast<HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first) = halves[half];
-      }
-    }
-  }
-}
 #endif
 
 // The logits of pooled key p, whose products with the queries are given; padding has no weight.

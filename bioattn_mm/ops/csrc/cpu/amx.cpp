@@ -9,6 +9,8 @@
 #define BIOATTN_AMX 1
 BIOATTN_TARGET(
     "amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,lzcnt")
+#include "tiles.h"
+
 #include "aggregated_attention_cpu.h"
 
 namespace bioattn_mm::BIOATTN_ISA {

@@ -14,15 +14,11 @@ struct Capability {
 #if BIOATTN_KNOWS_AMX
 // Whether the processor has tile registers of bfloat16, and the system lets this process use them.
 bool has_tiles() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned kBFloat16 = 1 << 22, kTiles = 1 << 24;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kBFloat16) || !(d & kTiles)) return false;
-#ifdef __linux__
+  constexpr unsigned kTilesOfBFloat16 = 1 << 22 | 1 << 24;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTilesOfBFloat16) == kTilesOfBFloat16 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif
 

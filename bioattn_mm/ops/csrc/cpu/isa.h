@@ -17,8 +17,10 @@
 #else
 #define BIOATTN_X86 0
 #endif
-// Compilers before GCC 11 do not know the instructions of tiles.
-#define BIOATTN_KNOWS_AMX (BIOATTN_X86 && (defined(__clang__) || __GNUC__ >= 11))
+// Compilers before GCC 11 do not know the instructions of tiles, and each system is asked for these in its own way.
+#if BIOATTN_X86 && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11)
+#define BIOATTN_KNOWS_AMX 1
+#endif
 
 #define BIOATTN_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)

@@ -11,7 +11,6 @@ constexpr int64_t kTile = 16;
 struct alignas(64) TileConfiguration {
   TileConfiguration() { _tile_loadconfig(this); }
   ~TileConfiguration() { _tile_release(); }
-  TileConfiguration(const TileConfiguration&) = delete;
 
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};

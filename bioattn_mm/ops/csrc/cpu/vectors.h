@@ -3,6 +3,9 @@
 
 #include "kernels.h"
 
+#ifndef BIOATTN_BFLOAT16
+#define BIOATTN_BFLOAT16 0
+#endif
 #ifndef BIOATTN_AMX
 #define BIOATTN_AMX 0
 #endif
