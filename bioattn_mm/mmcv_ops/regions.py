@@ -32,10 +32,9 @@ def roi_align_forward(
     """Average or maximum of a regular grid of bilinear samples in each bin, written to `output`.
 
     Samples more than one pixel outside the image are zero, and so is an average without samples (of a region without
-    area, with sampling_ratio 0). A maximum writes the place of its sample to `argmax_y` and `argmax_x`.
+    area, with sampling_ratio 0). A region may end before it begins, as Sparse R-CNN's do, and as in mmcv on a GPU: its
+    kernel for CPUs refuses one. A maximum writes the place of its sample to `argmax_y` and `argmax_x`.
     """
-    if aligned and rois.device.type == 'cpu' and (rois[:, 3:] < rois[:, 1:3]).any():
-        raise RuntimeError('a region ends before it begins')  # on a GPU mmcv does not look
     features, regions = upcast_half(input), upcast_half(rois)
     bins = (aligned_height, aligned_width)
     if pool_mode != MAXIMUM:

@@ -270,7 +270,6 @@ def _make_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
 def _refused_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
     """Calls that mmcv refuses: a shape, a dtype, a number of groups or a name that does not fit."""
     boxes, scores, maps, rois = random_boxes(9), distinct_scores(9), features(2), random_rois(9, 2)
-    backward = rois[:, [0, 3, 4, 1, 2]]  # regions that end before they begin
     image, offset, mask, weight = torch.randn(1, 4, 6, 6), torch.randn(1, 18, 6, 6), torch.rand(1, 9, 6, 6), {}
     for channels in (4, 2):
         weight[channels] = torch.randn(6, channels, 3, 3)
@@ -282,7 +281,6 @@ def _refused_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
         (mmcv.ops.soft_nms, dict(boxes=boxes[:, :3], scores=scores)),
         (mmcv.ops.nms_match, dict(dets=boxes, iou_threshold=0.5)),
         (mmcv.ops.bbox_overlaps, dict(boxes=boxes, others=boxes, mode='giou')),
-        (mmcv.ops.roi_align, dict(maps=maps, rois=backward, output_size=3)),
         (mmcv.ops.roi_align, dict(maps=maps.double(), rois=rois, output_size=3)),
         (mmcv.ops.roi_align, dict(maps=maps[0], rois=rois, size=3, scale=1.0, ratio=2, mode='max')),
         (mmcv.ops.roi_pool, dict(maps=maps, rois=rois[:, 1:], output_size=3)),

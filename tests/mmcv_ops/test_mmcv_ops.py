@@ -76,7 +76,7 @@ def test_results_of_compiled_ops(name: str, compiled_results) -> None:
 def test_results_on_gpu() -> None:
     for name, (function, arguments) in CASES.items():
         if function is crop_and_resize or name.startswith('refused'):
-            continue  # of arrays in host memory; mmcv refuses less on a GPU
+            continue  # of arrays in host memory; on a GPU mmcv refuses other things
         on_gpu = {k: v.cuda() if isinstance(v, Tensor) else v for k, v in arguments.items()}
         results = {k: v.cpu() for k, v in function(**on_gpu).items()}
         assert_close(results, function(**arguments), name, atol=1e-5)  # a GPU adds in another order
