@@ -32,8 +32,8 @@ def roi_align_forward(
     """Average or maximum of a regular grid of bilinear samples in each bin, written to `output`.
 
     Samples more than one pixel outside the image are zero, and so is an average without samples (of a region without
-    area, with sampling_ratio 0). A region may end before it begins, as Sparse R-CNN's do, and as in mmcv on a GPU: its
-    kernel for CPUs refuses one. A maximum writes the place of its sample to `argmax_y` and `argmax_x`.
+    area, with sampling_ratio 0). A region may end before it begins, as some of Sparse R-CNN's do; mmcv's kernel for
+    CPUs refuses it, that for GPUs does not. A maximum writes the place of its sample to `argmax_y` and `argmax_x`.
     """
     features, regions = upcast_half(input), upcast_half(rois)
     bins = (aligned_height, aligned_width)
