@@ -8,6 +8,7 @@ import pytest
 from mmengine.config import Config
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.data.formats.arguments import DataArguments
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import default_work_dir
 from bioattn_mm.training.config.model_check import check_initial_weights, state_dict_of
@@ -116,10 +117,24 @@ def test_weights_that_nobody_publishes(tmp_path: Path) -> None:
         check_initial_weights(config)
 
 
-def test_work_dirs_do_not_collide() -> None:
-    assert default_work_dir(str(UPERNET), mini=False) == 'work_dirs/transnext/upernet_micro_ade20k'
-    assert default_work_dir('configs/vars/a.py', mini=True) == 'work_dirs/vars/a_mini'
-    assert default_work_dir('/elsewhere/own.py', mini=False) == 'work_dirs/own'
+@pytest.mark.parametrize(
+    ('config', 'mini', 'data', 'work_dir'),
+    [
+        (str(UPERNET), False, None, 'transnext/upernet_micro_ade20k'),
+        ('configs/vars/a.py', True, None, 'vars/a_mini'),
+        ('/elsewhere/own.py', False, None, 'own'),
+        ('x.py', False, dict(data='parts.v2'), 'x_parts.v2'),
+        ('configs/gab/x.py', True, dict(data='a/parts/'), 'gab/x_parts_mini'),
+        ('x.py', False, dict(train_data='a/parts.json'), 'x_a_parts'),
+    ],
+)
+def test_work_dirs_do_not_collide(
+    config: str, mini: bool, data: dict | None, work_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ('a/parts', 'parts.v2'):
+        Path(name).mkdir(parents=True)
+    assert default_work_dir(config, mini, *([DataArguments(**data)] if data else [])) == f'work_dirs/{work_dir}'
 
 
 @pytest.mark.parametrize(

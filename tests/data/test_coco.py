@@ -10,7 +10,7 @@ from mmdet.datasets import CocoDataset
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from bioattn_mm.data.mini.coco import CATEGORY_IDS, polygons, run_lengths
+from bioattn_mm.data.mini.coco import CATEGORY_IDS, polygons
 from bioattn_mm.data.mini.objects import KINDS
 
 from .conftest import NUM_TRAIN, NUM_VAL
@@ -86,13 +86,3 @@ def test_polygons_follow_the_mask():
         assert len(outlines) == parts
         decoded = coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(outlines, *mask.shape))).astype(bool)
         assert (decoded & mask).sum() / (decoded | mask).sum() > 0.97
-
-
-@pytest.mark.parametrize('corner', [False, True])
-def test_run_lengths_decode_to_the_mask(corner):
-    mask = np.random.default_rng(0).random((7, 5)) < 0.4
-    mask[0, 0] = mask[-1, -1] = corner
-    encoded = run_lengths(mask)
-    assert sum(encoded['counts']) == mask.size
-    np.testing.assert_array_equal(coco_mask.decode(coco_mask.frPyObjects(encoded, 7, 5)), mask)
-    json.dumps(encoded)  # plain integers only

@@ -52,6 +52,12 @@ def cars(root: Path) -> None:
             draw(root / f'cars_{split}' / image)
 
 
+def pacs(root: Path) -> None:
+    for domain in DOMAINS:
+        for name in PACS.CLASSES:
+            draw(root / domain / name / 'pic.jpg')
+
+
 # Labels of the training and the test images.
 LABELS = dict(dogs=([0, 1], [1]), pet=([0], [5]), caltech101=([5], [101]), cars=([13, 195], [13, 195]))
 
@@ -78,9 +84,7 @@ def test_configs_read_the_published_layout(name: str, tmp_path: Path) -> None:
 
 
 def test_random_parts_are_apart(tmp_path: Path) -> None:
-    for domain in DOMAINS:
-        for name in PACS.CLASSES:
-            draw(tmp_path / domain / name / 'pic.jpg')
+    pacs(tmp_path)
     parts = [dict(type='bioattn_mm.PACS', target='photo', split=split) for split in ('train', 'test')]
     found = {
         split: {sample['img_path'] for sample in RandomPart(str(tmp_path), parts, split).load_data_list()}
@@ -113,9 +117,7 @@ def test_breeds_of_dogs(tmp_path: Path) -> None:
 
 
 def test_pacs_leaves_one_domain_out(tmp_path: Path) -> None:
-    for domain in DOMAINS:
-        for name in PACS.CLASSES:
-            draw(tmp_path / domain / name / 'pic.jpg')
+    pacs(tmp_path)
     train, test = (PACS(str(tmp_path), 'photo', split) for split in ('train', 'test'))
     places = [[Path(sample['img_path']).parts[-3:-1] for sample in dataset] for dataset in (train, test)]
     assert places[1] == [('photo', name) for name in PACS.CLASSES]

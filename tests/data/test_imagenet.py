@@ -12,8 +12,6 @@ from bioattn_mm.data.class_names import IMAGENET_CLASSES
 
 from .conftest import NUM_TRAIN, NUM_VAL
 
-WNIDS = sorted(wnid for wnid, _ in IMAGENET_CLASSES.values())
-
 
 def test_classes_are_those_of_imagenet() -> None:
     info = timm.data.ImageNetInfo()
@@ -34,12 +32,3 @@ def test_read_as_the_real_one(mini: dict[str, Path], split: str, number: int) ->
             assert image.format == 'JPEG' and min(image.size) >= 128
     counts = [int((dataset.get_gt_labels() == label).sum()) for label in labels.values()]
     assert max(counts) - min(counts) <= 1  # the classes take turns
-
-
-def test_read_as_folders_of_classes(mini: dict[str, Path]) -> None:
-    """Without `meta`, the labels are the places of the folders."""
-    root = mini['imagenet']
-    dataset = ImageNet(data_root=str(root), data_prefix='train', metainfo=dict(classes=WNIDS))
-    for index in range(NUM_TRAIN):
-        info = dataset.get_data_info(index)
-        assert WNIDS[info['gt_label']] == Path(info['img_path']).parent.name

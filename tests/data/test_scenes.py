@@ -29,12 +29,6 @@ def test_sizes_and_masks():
     assert seen == set(SURFACES)
 
 
-def test_same_generator_same_scene():
-    first, second = [draw_scene(np.random.default_rng(3), WEIGHTS) for _ in range(2)]
-    np.testing.assert_array_equal(first.image, second.image)
-    np.testing.assert_array_equal(first.surface, second.surface)
-
-
 def test_kinds_of_weight_zero_do_not_occur():
     weights = {kind: float(kind in ('beach ball', 'kite')) for kind in KINDS}
     for seed in range(6):

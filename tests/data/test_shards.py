@@ -30,6 +30,7 @@ from bioattn_mm.training.config.pipelines import build_dataset, find_datasets
 from bioattn_mm.training.config.shards import shuffle_shards
 
 from ..tools.running import InProcess
+from ..tools.small_images import NO_WORKERS, small_training
 
 CONFIGS = dict(
     ade='configs/transnext/upernet_micro_ade20k.py',
@@ -304,22 +305,14 @@ def test_the_rest_of_an_epoch(name: str, shards: Path, opened: Callable) -> None
     assert len(names) < len(list(shards.glob('train-*.tar'))) / 2
 
 
-SMALL = '/tests/tools/upernet_small.py'
-
-
 def test_training_and_testing(root: Path, workplace: Path, tmp_path: Path, tool: InProcess) -> None:
     """A training from files goes on from shards, where no data are, to the same weights."""
-    config = f'{root}{SMALL}'
+    config = f'{root}/tests/tools/upernet_small.py'
     tool(workplace, 'make_shards.py', config, '--mini', '--size', '500kB', '--out', tmp_path / 'shards')
-    changed = {
-        'train_cfg.max_iters': 2,
-        'train_cfg.val_interval': 100,
-        'default_hooks.checkpoint.interval': 1,
-        'default_hooks.checkpoint.max_keep_ckpts': 9,
-        'train_dataloader.num_workers': 0,
-        'train_dataloader.persistent_workers': False,
-    }
-    settings = [f'{key}={value}' for key, value in changed.items()]
+    settings = (
+        'train_cfg.max_iters=2', 'train_cfg.val_begin=100', 'default_hooks.checkpoint.interval=1',
+        'default_hooks.checkpoint.max_keep_ckpts=9', *NO_WORKERS, *small_training(config),
+    )  # fmt: skip
 
     def train(folder: Path, name: str, *options: object) -> dict[str, torch.Tensor]:
         work_dir = tmp_path / name
@@ -337,7 +330,7 @@ def test_training_and_testing(root: Path, workplace: Path, tmp_path: Path, tool:
     def test(folder: Path, *options: object) -> str:
         printed = tool(
             folder, 'test.py', config, tmp_path / 'files/iter_2.pth', '--mini', *options,
-            '--cfg-options', 'test_dataloader.dataset.indices=3', 'test_dataloader.num_workers=0',
+            '--cfg-options', 'test_dataloader.dataset.indices=3', *NO_WORKERS,
         )  # fmt: skip
         return next(line for line in printed.splitlines() if line.startswith('aAcc'))
 

@@ -17,6 +17,13 @@ def picture(path: Path, **options: object) -> Path:
     return path
 
 
+def turned() -> Image.Exif:
+    """EXIF data of a camera that was held upright."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
 def text(path: Path, content: str, encoding: str = 'utf-8') -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode(encoding))

@@ -13,8 +13,6 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.samples import set_fraction
 
-from ...tools.running import InProcess, metrics_of_test
-
 ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / 'configs/convit/convit-tiny_8xb128_in1k.py'
 # The names are in alphabetical order, those of files as odd as users'.
@@ -100,22 +98,3 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert f'{tmp_path / "val" / "blue jay"} is of no class' in reason()
     (tmp_path / 'train' / 'blue jay').mkdir()
     assert f'{tmp_path / "train" / "blue jay"} has no images' in reason()
-
-
-def test_train_and_test(tool: InProcess, tmp_path: Path) -> None:
-    """The classes of colours are learnt in a few steps."""
-    write_classes(tmp_path / 'birds', *COLOURS)
-    (tmp_path / 'small.py').write_text(
-        f"_base_ = '{CONFIG}'\n"
-        'arch = dict(_delete_=True, embed_dims=32, num_layers=2, num_heads=4)\n'
-        'backbone = dict(arch=arch, local_up_to_layer=1, out_indices=(1,))\n'
-        'model = dict(backbone=backbone, head=dict(in_channels=32))\n'
-    )
-    options = ('train_cfg.max_iters=25', 'train_cfg.val_interval=25', 'train_dataloader.num_workers=0',
-               'train_dataloader.persistent_workers=False', 'val_dataloader.num_workers=0',
-               'optim_wrapper.optimizer.lr=0.003', 'param_scheduler=None')  # fmt: skip
-    data = ('--data', 'birds', '--mini')
-    tool(tmp_path, 'train.py', 'small.py', *data, '--work-dir', 'run', '--cfg-options', *options)
-    options = ('--cfg-options', 'test_dataloader.num_workers=0')
-    printed = tool(tmp_path, 'test.py', 'small.py', 'run/iter_25.pth', *data, *options)
-    assert metrics_of_test(tmp_path / 'run/test')['accuracy/top1'] == 100 and 'accuracy/top1 100' in printed

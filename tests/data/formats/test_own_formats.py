@@ -272,7 +272,6 @@ BAD = {
         'yolo', put(LABELS, '\n1 .5 1.5 .1 .1'),
         'part_002.txt: line 2: 1.5, expected shares of the width and height, 0 to 1',
     ),
-    'pixels': ('yolo', put(LABELS, '1 50 60 20 20'), 'part_002.txt: line 1: 50, expected shares'),
     'NaN': ('yolo', put(LABELS, '1 nan .5 .1 .1'), 'part_002.txt: line 1: nan, expected shares'),
     'three numbers': ('yolo', put(LABELS, '1 .5 .5 .1'), "002.txt: line 1: '1 .5 .5 .1', expected CLASS X Y"),
     'labels in no UTF-8': ('yolo', put(LABELS, b'\xff\xfe'), 'part_002.txt: no text in UTF-8'),

@@ -192,9 +192,9 @@ def test_other_encodings(encoding: str, coco: Path) -> None:
     assert not check_annotations(config, LOADERS)
 
 
-@pytest.mark.parametrize('dtype', [np.uint16, np.int32])
-def test_values_beyond_8_bits(dtype: type, tmp_path: Path) -> None:
-    """Of which the lowest 8 bits are a class, in label maps that are not looked at before."""
+@pytest.mark.parametrize(('dtype', 'value'), [(np.uint8, 7), (np.uint16, 257), (np.int32, 257)])
+def test_a_value_that_is_no_class_is_named_when_it_is_loaded(dtype: type, value: int, tmp_path: Path) -> None:
+    """The lowest 8 bits of 257 are a class. Not all label maps are looked at before."""
     scenes = write_mask_folder(tmp_path / 'scenes', range(50))
     config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
     init_default_scope('mmseg')
@@ -203,9 +203,9 @@ def test_values_beyond_8_bits(dtype: type, tmp_path: Path) -> None:
     labels = np.array(Image.open(path)).astype(dtype)
     Image.fromarray(labels).save(path, 'TIFF')
     assert dataset[1]['data_samples'].gt_sem_seg.data.max() == labels.max()
-    labels[3, 4] = 257
+    labels[3, 4] = value
     Image.fromarray(labels).save(path, 'TIFF')
-    with pytest.raises(BadDataError, match=f'the label map {path} has the value 257, expected 0 to 2 for 3 classes'):
+    with pytest.raises(BadDataError, match=f'map {path} has the value {value}, expected 0 to 2 for 3 classes'):
         dataset[1]
 
 
