@@ -1,5 +1,6 @@
 """Short trainings of small models by tools/train.py, whose losses are compared."""
 
+import shutil
 from pathlib import Path
 
 from ..conftest import ROOT
@@ -23,3 +24,12 @@ def train(tool: InProcess, workplace: Path, name: str, work_dir: str, *args: str
         *small_training(str(config)),
     )  # fmt: skip
     return [line for line in scalars(workplace / work_dir) if 'loss' in line]
+
+
+def resumed(tool: InProcess, workplace: Path, name: str, work_dir: str, *args: str) -> list[float]:
+    """The losses of the second half of a short run, from its checkpoint in the middle."""
+    folder = workplace / f'{work_dir}_resumed'
+    folder.mkdir()
+    checkpoint = shutil.copy(workplace / work_dir / f'iter_{STEPS // 2}.pth', folder)
+    lines = train(tool, workplace, name, folder.name, *args, '--resume', str(checkpoint))
+    return [line['loss'] for line in lines]

@@ -1,6 +1,6 @@
 """`AttentionStatisticsHook` in short trainings: what it logs, when, and its curves."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.systems.common.locality import measure_model
+from bioattn_mm.training.attention_statistics import AttentionStatisticsHook
 
 from ..analysis.small_backbones import BACKBONES
 from ..tools.running import scalars
@@ -76,7 +77,7 @@ def curves_of(work_dir: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-def test_gates_over_time(tmp_path: Path) -> None:
+def test_gates_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each head, at the start, every second iteration and at the end; beside mmengine's own log."""
     backbone = MODELS.build(
         dict(type='bioattn_mm.ConViT', **BACKBONES['ConViT'] | dict(local_up_to_layer=4, out_indices=(1, 3)))
@@ -93,23 +94,18 @@ def test_gates_over_time(tmp_path: Path) -> None:
         assert list(curve) == [0, 2, 3]
         assert curve[0] == pytest.approx(begin) and curve[3] == pytest.approx(end)
     assert list(curves['loss']) == [1, 2, 3]
-    names = {
-        'gate',
-        'nonlocality',
-        'nonlocality_content',
-        'nonlocality_position',
-        'impact_content',
-        'impact_position',
-    }
-    assert {key.split('/')[1] for key in curves if key.startswith('attention/')} == names
+    names = 'gate nonlocality nonlocality_content nonlocality_position impact_content impact_position'
+    assert {key.split('/')[1] for key in curves if key.startswith('attention/')} == set(names.split())
     assert backbone.training
 
     # A classifier whose layers all have a class token, so that no output and no layer has a grid (ConViT, figure 5).
     deit = dict(BACKBONES['ConViT'], local_up_to_layer=0, out_indices=(1,), out_type='cls_token')
     train(MODELS.build(dict(type='bioattn_mm.ConViT', **deit)), tmp_path / 'deit', per_head=True)
-    script = [sys.executable, ROOT / 'docs/make_attention_curves.py', work_dir, tmp_path / 'deit', '--measure']
-    for options in (['nonlocality'], ['nonlocality', '--by-layer']):
-        subprocess.run([*script, *options, '--out', tmp_path / 'drawn'], check=True)
+    script = str(ROOT / 'docs/make_attention_curves.py')
+    for options in ((), ('--by-layer',)):
+        words = (work_dir, tmp_path / 'deit', '--measure', 'nonlocality', *options, '--out', tmp_path / 'drawn')
+        monkeypatch.setattr(sys, 'argv', [script, *map(str, words)])
+        runpy.run_path(script, run_name='__main__')
         with Image.open(tmp_path / 'drawn/attention_curves.png') as image:
             assert np.asarray(image.convert('L')).std() > 10
 
@@ -169,6 +165,4 @@ def test_refuses_what_it_cannot_measure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='needs a backbone with attention that can be measured: Conv2d has none'):
         train(nn.Conv2d(3, 4, 3), tmp_path / 'convolution')
     with pytest.raises(InputError, match='interval of AttentionStatisticsHook must be at least 1, got 0'):
-        from bioattn_mm.training.attention_statistics import AttentionStatisticsHook
-
         AttentionStatisticsHook(interval=0)

@@ -2,7 +2,6 @@
 
 import copy
 import re
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.needs import needs
 from tests.tools.running import InProcess
 from tests.training.graphs_on_cpu import graphs_on_cpu, put_graphs_on_cpu  # noqa: F401
 from tests.training.ranks import reasons, run_ranks
-from tests.training.short_trainings import CONFIGS, STEPS
+from tests.training.short_trainings import CONFIGS, STEPS, resumed
 from tests.training.short_trainings import train as train_by_tool
 
 # How far losses may be apart.
@@ -164,15 +163,6 @@ def test_losses_of_the_eager_run(device: str, options: dict) -> None:
     num_sizes = len(options.get('sizes', 'x'))
     expected = sum(step >= num_sizes and step % num_sizes < 2 for step in range(steps))
     assert (graphed.extract_feat.num_calls, graphed.extract_feat.num_replays) == (steps, expected)
-
-
-@pytest.mark.usefixtures('graphs_on_cpu')
-def test_stochastic_depth() -> None:
-    # What is dropped of a stage is drawn at once, in each replay anew.
-    eager, graphed = twins('cpu')
-    losses = train(eager, 4, 'cpu')
-    assert train(graphed, 4, 'cpu') == pytest.approx(losses, rel=LOSS['cpu'])
-    check_same(eager, graphed, 'cpu')
 
 
 def test_evaluation_takes_the_new_weights(device: str) -> None:
@@ -336,22 +326,22 @@ def test_tools(workplace: Path, tool: InProcess) -> None:
     assert re.search(r'CUDA graphs ran [1-9]\d* of \d+ passes', log.read_text())
 
     # From the checkpoint in the middle, the same steps again.
-    (workplace / 'graphs_resumed').mkdir()
-    checkpoint = shutil.copy(workplace / f'graphs/iter_{STEPS // 2}.pth', workplace / 'graphs_resumed')
-    again = losses('graphs_resumed', '--cuda-graphs', '1', '--resume', checkpoint)
+    again = resumed(tool, workplace, 'mask_rcnn', 'graphs', '--cuda-graphs', '1')
     assert again == pytest.approx(expected[STEPS // 2 :], rel=1e-4)
 
-    output = tool(workplace, 'test.py', ROOT / CONFIGS['mask_rcnn'], checkpoint, '--mini', '--cuda-graphs')
+    few = ('--cfg-options', 'test_dataloader.dataset.indices=4', 'test_dataloader.num_workers=0')
+    few += ('test_dataloader.persistent_workers=False',)
+    checkpoint = f'graphs/iter_{STEPS}.pth'
+    output = tool(workplace, 'test.py', ROOT / CONFIGS['mask_rcnn'], checkpoint, '--mini', '--cuda-graphs', *few)
     assert 'CUDA graph 1 of evaluation: images of (1, 3, ' in output
 
 
 @needs('no GPU')
 def test_options_without_a_gpu(workplace: Path, tool: InProcess) -> None:
-    config = ROOT / CONFIGS['upernet']
-    expected = 'error: --cuda-graphs needs a GPU, and PyTorch finds none: leave it out'
-    assert tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs') == expected
-    strategy = ('--strategy', ROOT / 'configs/_base_/strategies/fsdp.py')
-    line = tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs', *strategy)
-    assert line == 'error: --cuda-graphs goes with data parallel alone: leave out --strategy'
-    line = tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs', '0')
-    assert line == 'error: --cuda-graphs must be at least 1, got 0'
+    for options, message in (
+        ((), 'needs a GPU, and PyTorch finds none: leave it out'),
+        (('--strategy', 'configs/_base_/strategies/fsdp.py'), 'goes with data parallel alone: leave out --strategy'),
+        (('0',), 'must be at least 1, got 0'),
+    ):
+        line = tool.refused(workplace, 'train.py', ROOT / CONFIGS['upernet'], '--mini', '--cuda-graphs', *options)
+        assert line == f'error: --cuda-graphs {message}'

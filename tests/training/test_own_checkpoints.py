@@ -1,5 +1,6 @@
 """What a run removes is its own, what it goes on from is whole, and it is alone in its folder."""
 
+import json
 import logging
 import os
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.fileio import LocalBackend
+from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -124,24 +125,13 @@ def test_a_checkpoint_that_names_other_things_removes_none(place: Path, named: s
 def test_what_is_own(place: Path) -> None:
     hook = AtomicCheckpointHook(by_epoch=False, max_keep_ckpts=1)
     hook.out_dir, hook.file_backend = str(place), LocalBackend()
-    for name in (
-        'iter_3.pth',
-        'best_coco_bbox_mAP_iter_3.pth',
-        'epoch_1.pth',
-        'notes.txt',
-        'model.pth',
-        'iter_x.pth',
-    ):
-        (place / name).write_text('x')
-    for name in ('.iter_3.pth.part', '.older_iter_3.pth.part', '.last_checkpoint.part', '.film.mkv.part'):
+    own = 'iter_3.pth best_coco_bbox_mAP_iter_3.pth .iter_3.pth.part .older_iter_3.pth.part .last_checkpoint.part'
+    others = 'epoch_1.pth notes.txt model.pth iter_x.pth .film.mkv.part'
+    for name in f'{own} {others}'.split():
         (place / name).write_text('x')
     (place / 'iter_4.pth').mkdir()  # no checkpoint
     (place / 'iter_5.pth').symlink_to(place / 'notes.txt')
-    own = {path.name for path in place.iterdir() if hook.is_own(path)}
-    assert own == {
-        'iter_3.pth', 'best_coco_bbox_mAP_iter_3.pth', '.iter_3.pth.part', '.older_iter_3.pth.part',
-        '.last_checkpoint.part',
-    }  # fmt: skip
+    assert {path.name for path in place.iterdir() if hook.is_own(path)} == set(own.split())
     (place / 'other').mkdir()
     (place / 'other/iter_3.pth').write_text('x')
     assert not hook.is_own(place / 'other/iter_3.pth')
@@ -196,6 +186,11 @@ def test_a_copied_folder_goes_on_from_its_own(place: Path) -> None:
     run('B', 6, resume='auto')
     assert names('A') == {'iter_2.pth', 'iter_4.pth'} and 'iter_6.pth' in names('B')
     assert Path('B/last_checkpoint').read_text() == str(place / 'B/iter_6.pth')
+    # With the seed that the first run drew.
+    config = toy_config(8, 1)
+    config.update(work_dir='B', randomness=dict(seed=None))
+    set_resume(config, 'auto', ToyModel().state_dict())
+    assert config.randomness.seed == torch.load('B/iter_6.pth', weights_only=False)['meta']['seed'] is not None
 
 
 def held_by_a_child(folder: str) -> int:
@@ -241,7 +236,9 @@ def test_a_signal_saves_a_checkpoint(number: signal.Signals, place: Path) -> Non
         run('A', 9, {3: lambda _: os.kill(os.getpid(), number)})
     assert ended.value.code == 128 + number
     assert names('A') == {'iter_2.pth', 'iter_3.pth'}
-    assert f'"ended": "{number.name}"' in Path('A/steps.jsonl').read_text()
+    *_, last, summary = map(json.loads, Path('A/steps.jsonl').read_text().splitlines())
+    # The step that the checkpoint is of, too.
+    assert last['step'] == summary['step'] == 3 and summary['summary']['ended'] == number.name
     run('A', 4, resume='auto')
     assert 'iter_4.pth' in names('A')
 
@@ -272,7 +269,19 @@ def test_a_tool_that_is_interrupted(capsys: pytest.CaptureFixture) -> None:
     assert ended.value.code == 130 and capsys.readouterr().err == 'interrupted\n'
 
 
-def test_losses_and_weights_that_are_nan(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the log of the steps warns of."""
+    found: list[str] = []
+
+    def note(text: str, logger: str, level: int = logging.INFO) -> None:
+        found.extend([text] * (level == logging.WARNING))
+
+    monkeypatch.setattr('bioattn_mm.training.step_log.print_log', note)
+    return found
+
+
+def test_losses_and_weights_that_are_nan(place: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
     """They are said at the first step, and the checkpoints before stay."""
     forward = ToyModel.forward
     steps = iter(range(1, 99))
@@ -280,16 +289,12 @@ def test_losses_and_weights_that_are_nan(place: Path, monkeypatch: pytest.Monkey
         ToyModel, 'forward',
         lambda model, inputs, mode: forward(model, inputs * (float('nan') if next(steps) > 4 else 1), mode),
     )  # fmt: skip
-    said = []
-    monkeypatch.setattr(
-        'bioattn_mm.training.step_log.print_log', lambda text, logger, level=logging.INFO: said.append((level, text))
-    )
     with pytest.raises(
         InputError, match=r'^after step 6 weights are NaN or infinite .*: go on from one with --resume'
     ):
         run('A', 10, max_keep_ckpts=1)
-    warnings = [text for level, text in said if level == logging.WARNING]
-    assert len(warnings) == 1 and warnings[0].startswith('loss is nan at step 5: ')
+    (warning,) = warnings
+    assert warning.startswith('loss is nan at step 5: ')
     assert names('A') == {'iter_4.pth'}
     assert all(
         value.isfinite().all() for value in torch.load('A/iter_4.pth', weights_only=False)['state_dict'].values()
@@ -309,35 +314,36 @@ def test_a_mask_of_attention_is_saved(place: Path, monkeypatch: pytest.MonkeyPat
     assert 'iter_2.pth' in names('A')
 
 
-def test_a_metric_that_is_nan(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = []
-    monkeypatch.setattr(
-        'bioattn_mm.training.step_log.print_log', lambda text, logger, level=logging.INFO: said.append((level, text))
-    )
-
+def test_a_metric_that_is_nan(place: Path, warnings: list[str]) -> None:
     def validated(runner: Runner) -> None:
         next(hook for hook in runner.hooks if isinstance(hook, StepLogHook)).after_val_epoch(
             runner, dict(mIoU=float('nan'), aAcc=3.0)
         )
 
     run('A', 2, {1: validated})
-    (text,) = [text for level, text in said if level == logging.WARNING]
-    assert re.match('mIoU is nan .* after step 0: there was nothing to compare with', text)
+    (warning,) = warnings
+    assert re.match('mIoU is nan .* after step 0: there was nothing to compare with', warning)
 
 
 BAD_CONFIGS = {
-    'optimizer': (dict(optim_wrapper=dict(type='NoWrapper')), 'KeyError: NoWrapper '),
-    'loop': (dict(train_cfg=dict(max_updates=3)), "TypeError: .*argument 'max_updates'"),
-    'loader': (dict(train_dataloader=dict(batchsize=3)), "TypeError: .*'batchsize'"),
-    'data': (dict(train_dataloader=dict(dataset=dict(root='x'))), 'TypeError: ToyImages.. takes no '),
-    'hook': (dict(custom_hooks=[dict(type='NoHook')]), 'KeyError: NoHook '),
-    'betas': (dict(optim_wrapper=dict(optimizer=dict(betas=(2, 3)))), 'ValueError: .*beta'),
-    'a batch of one': (dict(train_dataloader=dict(batch_size=1)), None),
+    'optimizer': (dict(optim_wrapper=dict(type='NoWrapper')), 'the run would fail: KeyError: NoWrapper '),
+    'loop': (
+        dict(train_cfg=dict(max_updates=3), log_level='DEBUG'),
+        "the run would fail: TypeError: .*argument 'max_updates'",
+    ),
+    'loader': (dict(train_dataloader=dict(batchsize=3)), "the run would fail: TypeError: .*'batchsize'"),
+    'data': (dict(train_dataloader=dict(dataset=dict(root='x'))), 'the run .*: TypeError: ToyImages.. takes no '),
+    'hook': (dict(custom_hooks=[dict(type='NoHook')]), 'the run would fail: KeyError: NoHook '),
+    'betas': (dict(optim_wrapper=dict(optimizer=dict(betas=(2, 3)))), 'the run would fail: ValueError: .*beta'),
+    'a batch of one': (
+        dict(train_dataloader=dict(batch_size=1)),
+        'batch normalisation cannot train with a single value per channel.*batch_size=1',
+    ),
 }
 
 
 @pytest.mark.parametrize(('change', 'message'), BAD_CONFIGS.values(), ids=BAD_CONFIGS)
-def test_a_config_that_cannot_train(change: dict, message: str | None, place: Path) -> None:
+def test_a_config_that_cannot_train(change: dict, message: str, place: Path, capsys: pytest.CaptureFixture) -> None:
     config = toy_config(2, 1)
     config.launcher = 'none'
     forget_runs()
@@ -346,17 +352,18 @@ def test_a_config_that_cannot_train(change: dict, message: str | None, place: Pa
         runner = build_runner(config)
         runner.register_hook(hook)
         runner.train()
-    line = str(error.value)
-    if message is None:
-        want = r'^batch normalisation cannot train with a single value per channel.*train_dataloader.batch_size=1'
-        assert re.match(want, line)
-        return
-    assert re.search(f'^the run would fail: .*{message}', line) and '\n' not in line
+    assert re.match(message, str(error.value)) and '\n' not in str(error.value)
+    assert ('Traceback' in capsys.readouterr().err) == (config.log_level == 'DEBUG')
 
 
-def test_a_failure_in_the_middle_keeps_its_traceback(place: Path) -> None:
+def test_a_failure_in_the_middle_keeps_its_traceback_and_what_was_replaced_is_put_back(place: Path) -> None:
+    handler, during = signal.getsignal(signal.SIGTERM), []
+
     def fail(_: Runner) -> None:
+        during.append(signal.getsignal(signal.SIGTERM))
         raise KeyError('a bug')
 
     with pytest.raises(KeyError, match='a bug'):
-        run('A', 4, {2: fail})
+        run('A', 4, {3: fail})
+    assert during[0] != handler and signal.getsignal(signal.SIGTERM) == handler
+    assert names('A') == {'iter_2.pth'} and type(get_file_backend('A')) is LocalBackend

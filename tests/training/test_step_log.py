@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -154,18 +152,6 @@ def test_a_run_that_fails_and_is_resumed(tmp_path: Path) -> None:
         ('RuntimeError', 1, 0),
         ('finished', 2, 1),
     ]
-
-
-def test_a_run_that_is_told_to_end(tmp_path: Path) -> None:
-    folder = tmp_path / 'told'
-    runner = toy_runner(folder, 8)
-    runner.register_hook(At(3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
-    with pytest.raises(SystemExit):
-        train(runner)
-    assert (folder / 'iter_3.pth').exists()
-    assert steps_of(folder) == [1, 2, 3]  # the step that the checkpoint is of, too
-    last = lines_of(folder)[-1]
-    assert last['step'] == 3 and last['summary']['ended'] == 'SIGTERM'
 
 
 def test_what_took_the_time_of_a_stall(tmp_path: Path) -> None:

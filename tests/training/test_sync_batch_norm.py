@@ -1,5 +1,6 @@
 """SyncBN in processes without a GPU is the batch norm of all images together."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,30 +33,23 @@ def batch_norm(kind: type[nn.Module], **kwargs) -> nn.Module:
     return layer
 
 
-def in_bfloat16() -> None:
-    torch.distributed.init_process_group('gloo')
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """A process group of this process alone."""
+    torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures('one_process')
+def test_half_precision_has_statistics_of_float32_and_one_value_has_no_variance() -> None:
+    """One value as where one process pools a map of 1 x 1 from one image: its running variance would be NaN."""
     layer = batch_norm(CPUSyncBatchNorm).float()
     x = inputs()[0].bfloat16()
-    torch.save([layer(x), layer(x.float())], 'out.pth')
-
-
-def test_half_precision_with_statistics_of_float32(tmp_path: Path) -> None:
-    assert run_ranks(in_bfloat16, folder=tmp_path, world_size=1) == [0], reasons(tmp_path)
-    half, exact = torch.load(tmp_path / 'out.pth')
-    torch.testing.assert_close(half, exact.bfloat16())
-
-
-def of_one_value() -> None:
-    torch.distributed.init_process_group('gloo')
-    layer = batch_norm(CPUSyncBatchNorm)
+    torch.testing.assert_close(layer(x), layer(x.float()).bfloat16())
     with pytest.raises(ValueError, match='Expected more than 1 value per channel when training'):
-        layer(inputs()[0][:1, :, :1, :1])
+        layer(x[:1, :, :1, :1].float())
     assert layer.running_var.isfinite().all()
-
-
-def test_no_variance_of_one_value(tmp_path: Path) -> None:
-    """As where one process pools a map of 1 x 1 from one image: its running variance would be NaN."""
-    assert run_ranks(of_one_value, folder=tmp_path, world_size=1) == [0], reasons(tmp_path)
 
 
 def one_rank(momentum: float | None) -> None:

@@ -117,24 +117,16 @@ def test_the_detectors_preprocessor_is_mmdets() -> None:
     assert found.shape == (2, 3, 64, 96) and torch.equal(found, expected)
 
 
-def half_transparent(image: np.ndarray) -> np.ndarray:
-    return np.dstack([image, image[..., 0]])
-
-
-def opaque(image: np.ndarray) -> np.ndarray:
-    return np.dstack([image, np.full(image.shape[:2], 255, np.uint8)])
-
-
-def constant(image: np.ndarray) -> np.ndarray:
-    return np.dstack([image, np.full(image.shape[:2], 9, np.uint8)])
+def with_alpha(value: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda image: np.dstack([image, np.full(image.shape[:2], value, np.uint8)])
 
 
 # What the images are, and as which they are read.
 KINDS: dict[str, tuple[Callable | None, str, ImageKind | None]] = {
     'RGB': (None, '', None),
-    'opaque': (opaque, '.png', None),
-    'alpha': (half_transparent, '.png', ImageKind(4, 'uint8')),
-    'constant': (constant, '.png', ImageKind(4, 'uint8')),
+    'opaque': (with_alpha(255), '.png', None),
+    'alpha': (lambda image: np.dstack([image, image[..., 0]]), '.png', ImageKind(4, 'uint8')),
+    'constant': (with_alpha(9), '.png', ImageKind(4, 'uint8')),
     'grey': (lambda image: image[..., 0], '.png', ImageKind(1, 'uint8')),
     'deep grey': (lambda image: deep(image)[..., 0], '.png', ImageKind(1, 'uint16')),
     'deep RGB': (lambda image: deep(image)[..., :3], '.png', ImageKind(3, 'uint16')),

@@ -11,32 +11,32 @@ from bioattn_mm.training.config.loading import read_config, set_bias_mode
 from bioattn_mm.training.config.schedule import start_from_scratch
 
 
-def load(root, monkeypatch: pytest.MonkeyPatch, name: str, *, options: dict | None = None, **kwargs) -> dict:
+def load(root: Path, name: str, *, options: dict | None = None, **kwargs) -> dict:
     """The backbone of `load_config` with these options of the command line."""
     config = str(root / f'configs/transnext/{name}.py')
     return loading.load_config(config, cfg_options=options, **kwargs).model.backbone
 
 
 @pytest.mark.parametrize('name', ['mask_rcnn_micro_coco', 'dino_5scale_base_coco', 'upernet_small_ade20k'])
-def test_multi_scale_testing_extrapolates(root, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    assert load(root, monkeypatch, name).bias_mode == 'interpolate'
-    assert load(root, monkeypatch, name, tta=True).bias_mode == 'extrapolate'
+def test_multi_scale_testing_extrapolates(root: Path, name: str) -> None:
+    assert load(root, name).bias_mode == 'interpolate'
+    assert load(root, name, tta=True).bias_mode == 'extrapolate'
 
 
-def test_the_command_line_wins_over_the_settings_of_multi_scale_testing(root, monkeypatch) -> None:
+def test_the_command_line_wins_over_the_settings_of_multi_scale_testing(root: Path) -> None:
     name = 'mask2former_tiny_ade20k'
-    assert load(root, monkeypatch, name, tta=True, bias_mode='interpolate').bias_mode == 'interpolate'
+    assert load(root, name, tta=True, bias_mode='interpolate').bias_mode == 'interpolate'
     options = {'model.backbone.bias_mode': 'interpolate'}
-    assert load(root, monkeypatch, name, tta=True, options=options).bias_mode == 'interpolate'
+    assert load(root, name, tta=True, options=options).bias_mode == 'interpolate'
 
 
 @pytest.mark.parametrize('name', ['upernet_tiny_ade20k', 'transnext-micro_8xb128_in1k'])
-def test_miniature_from_a_file_of_weights(root, monkeypatch, name: str) -> None:
+def test_miniature_from_a_file_of_weights(root: Path, name: str) -> None:
     """It starts from random weights, unless the command line names some."""
-    assert load(root, monkeypatch, name, mini=True).init_cfg is None
+    assert load(root, name, mini=True).init_cfg is None
     options = {'model.backbone.init_cfg.checkpoint': 'epoch_300.pth'}
     for mini in (False, True):
-        backbone = load(root, monkeypatch, name, mini=mini, options=options)
+        backbone = load(root, name, mini=mini, options=options)
         assert backbone.init_cfg == dict(type='Pretrained', checkpoint='epoch_300.pth')
 
 
@@ -50,8 +50,8 @@ def test_weights_of_a_whole_model(root) -> None:
 @pytest.mark.parametrize(
     ('name', 'pool_size'), [('upernet_tiny_ade20k', (16, 16)), ('mask_rcnn_tiny_coco', (25, 25))]
 )
-def test_linear_mode_has_the_pooled_grid_of_training(root, monkeypatch, name: str, pool_size: tuple) -> None:
-    backbone = load(root, monkeypatch, name, bias_mode='linear')
+def test_linear_mode_has_the_pooled_grid_of_training(root: Path, name: str, pool_size: tuple) -> None:
+    backbone = load(root, name, bias_mode='linear')
     assert (backbone.bias_mode, backbone.pool_size) == ('extrapolate', pool_size)
 
 
@@ -71,22 +71,21 @@ def test_pooled_grid_of_an_oblong() -> None:
         ('transnext-micro-aaaa_8xb128_in1k-256px', (4, 4)),
     ],
 )
-def test_linear_mode_of_classifiers_has_the_pooled_grid_of_the_paper(
-    root, monkeypatch, name: str, pool_size: tuple
-) -> None:
+def test_linear_mode_of_classifiers_has_the_pooled_grid_of_the_paper(root: Path, name: str, pool_size: tuple) -> None:
     """1/32 of the training size, 1/64 of it for A-A-A-A (TransNeXt, tables 3 and 9, appendix D.2)."""
-    assert load(root, monkeypatch, name, bias_mode='linear').pool_size == pool_size
+    assert load(root, name, bias_mode='linear').pool_size == pool_size
 
 
-def test_bias_mode_of_another_backbone() -> None:
-    with pytest.raises(InputError, match='--bias-mode is for configs with a bioattn_mm.TransNeXt backbone'):
-        set_bias_mode(Config(dict(model=dict(backbone=dict(type='ResNet')))), 'linear')
-
-
-def test_bias_mode_that_does_not_exist() -> None:
-    config = Config(dict(model=dict(backbone=dict(type='bioattn_mm.TransNeXt'))))
-    with pytest.raises(InputError, match="must be one of extrapolate, interpolate, linear, unscaled, got 'cubic'"):
-        set_bias_mode(config, 'cubic')
+@pytest.mark.parametrize(
+    ('backbone', 'mode', 'message'),
+    [
+        ('ResNet', 'linear', '--bias-mode is for configs with a bioattn_mm.TransNeXt backbone'),
+        ('bioattn_mm.TransNeXt', 'cubic', "one of extrapolate, interpolate, linear, unscaled, got 'cubic'"),
+    ],
+)
+def test_bias_modes_that_are_refused(backbone: str, mode: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        set_bias_mode(Config(dict(model=dict(backbone=dict(type=backbone)))), mode)
 
 
 def test_random_weights_in_place_of_a_whole_model(root: Path) -> None:

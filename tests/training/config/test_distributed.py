@@ -7,6 +7,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
+from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.distributed import prepare_process, set_strategy
 
 ROOT = Path(__file__).parents[3]
@@ -21,6 +22,26 @@ def test_each_process_of_mpi_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '1')
     prepare_process(Config(), 'mpi')
     assert os.environ['LOCAL_RANK'] == '1'
+
+
+@pytest.mark.parametrize(
+    ('launcher', 'gpus', 'environment', 'message'),
+    [
+        ('pytorch', 0, {}, 'start them with tools/dist_train.sh'),
+        ('pytorch', 4, dict(RANK='12', LOCAL_RANK='4'), 'no GPU for process 4 of this machine: start at most 4'),
+        ('slurm', 0, {}, '--launcher slurm needs GPUs'),
+    ],
+)
+def test_processes_that_cannot_join(
+    launcher: str, gpus: int, environment: dict, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
+    monkeypatch.delenv('RANK', raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        prepare_process(Config(), launcher)
 
 
 def test_options_go_before_the_file_of_a_strategy() -> None:
