@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Make annotations in COCO's format of ADE20K's instances, for instance and panoptic segmentation.
+"""Convert ADE20K's instances to COCO's format, for instance and panoptic segmentation.
 
-From the folder of ADEChallengeData2016.zip with annotations_instance.tar unpacked in it, writes beside them
-ade20k_instance_{train,val}.json, ade20k_panoptic_{train,val}.json and the PNGs of the latter.
+Unpack ADEChallengeData2016.zip, and annotations_instance.tar in its folder. The tool writes there
+ade20k_instance_{train,val}.json, ade20k_panoptic_{train,val}.json and the panoptic PNGs.
 """
 
 import argparse

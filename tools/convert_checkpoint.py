@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Convert the checkpoint of a detector or segmentor released by the authors of TransNeXt to this package's names."""
+"""Convert a detector or segmentor that TransNeXt's authors released to this package's names."""
 
 import argparse
 
@@ -25,10 +25,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         'input',
         metavar='IN',
-        help='released file or its URL: Mask R-CNN, DINO, UperNet or Mask2Former of mmdet 2 or 3, mmseg 0 or 1',
+        help='released file or its URL: Mask R-CNN, DINO, UperNet or Mask2Former, of mmdet 2 or 3, mmseg 0 or 1',
     )
-    parser.add_argument('output', metavar='OUT', help='file to write, for tools/test.py and load_from of a config')
-    parser.add_argument('--config', help="check that names and shapes are exactly those of this config's model")
+    parser.add_argument('output', metavar='OUT', help='file to write, for test, predict and load_from of a config')
+    parser.add_argument('--config', help="check that all names and shapes are those of this config's model")
     parser.add_shared('--trust-checkpoint')
     return parser.parse_args()
 

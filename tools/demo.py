@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""A page in the browser on which one drops images and sees what a model makes of them.
+"""Try a model in the browser: drop an image, see the prediction, and click a pixel to see what it attends to.
 
-The prediction as a layer over the image, its classes, and the time it took; after a click on a pixel, what it attends
-to in a layer, and the pixels on which it depends. Segmentors take whole images.
+You see the classes under the pointer and the time that the model took, and can download what predict.py writes. Of
+the pixel that you click you see its attention in any layer, and its receptive field. Segmentors take whole images.
 """
 
 import argparse
@@ -35,22 +35,22 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--host',
         default='127.0.0.1',
-        help='address to listen at (default: %(default)s, this machine alone); 0.0.0.0 lets whoever reaches this '
-        'machine use the model',
+        help='address to listen at (default: %(default)s, for this machine only); with 0.0.0.0 everyone who reaches '
+        'this machine can use the model',
     )
     parser.add_argument(
         '--allow-host',
         action='append',
         default=[],
         metavar='NAME',
-        help='another name under which browsers open the page, such as that of a proxy; may be repeated (default: '
-        'localhost alone)',
+        help='host name in the address of the page, such as that of a proxy; repeat the option for more (default: '
+        'localhost only)',
     )
     parser.add_integer(
-        '--port', minimum=1, metavar='N', help='port to listen at (default: the first free one from 7860 on)'
+        '--port', minimum=1, metavar='N', help='port to listen at (default: the first free one from 7860)'
     )
     parser.add_integer(
-        '--max-upload', minimum=1, default=20, metavar='MB', help='largest image file in megabytes (default: 20)'
+        '--max-upload', minimum=1, default=20, metavar='MB', help='size limit of an image file (default: 20)'
     )
     parser.add_shared('--bias-mode', '--amp')
     parser.add_config_options()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Export a checkpoint, to run it without this package: through mmdeploy, or through PyTorch's own torch.export.
+"""Export a checkpoint to run it without this package, through mmdeploy or torch.export.
 
 mmdeploy exports detectors and segmentors to ONNX and TorchScript. torch.export takes classifiers, segmentors and the
 backbones of all models as they are, to ONNX or a .pt2 file.
@@ -57,7 +57,7 @@ def parse_args() -> argparse.Namespace:
         '--via',
         choices=('mmdeploy', 'torch'),
         default='mmdeploy',
-        help='what exports: mmdeploy, as --deploy-cfg says, or torch.export (default: %(default)s)',
+        help='export through mmdeploy, as --deploy-cfg says, or through torch.export (default: %(default)s)',
     )
     parser.add_argument(
         '--deploy-cfg', metavar='FILE', help='--via mmdeploy: its config file, such as those in configs/deploy'
@@ -69,35 +69,35 @@ def parse_args() -> argparse.Namespace:
         '--size',
         type=height_and_width,
         metavar='HxW',
-        help='--via torch: take images of this size alone, one at a time: the fastest file (default: any size and '
-        'batch, in ONNX multiples of 32)',
+        help='--via torch: fix the input to one image of this size, for the fastest file (default: any size and '
+        'batch; in ONNX multiples of 32)',
     )
-    parser.add_argument('--backbone', action='store_true', help='--via torch: export the backbone alone')
+    parser.add_argument('--backbone', action='store_true', help='--via torch: export only the backbone')
     parser.add_out('the exported model')
     parser.add_argument(
         '--verify',
         action='store_true',
-        help='compare the exported files with PyTorch on miniature images: difference, size, speed; exit code 1 if '
-        'outputs in float32 differ',
+        help='compare the exported files with PyTorch on miniature images: difference, size and speed; exit code 1 '
+        'if float32 outputs differ',
     )
     parser.add_integer(
         '--verify-images',
         minimum=1,
         default=NUM_IMAGES,
         metavar='N',
-        help='images that --verify takes, of the 40 of the miniature data (default: %(default)s)',
+        help='how many of the 40 miniature images --verify takes (default: %(default)s)',
     )
     parser.add_argument(
         '--tolerance',
         type=number_to(math.inf),
         default=1e-3,
-        help='largest difference that --verify allows: of scores, and of boxes and masks as parts of the image',
+        help='largest difference that --verify allows: in scores, and in boxes and masks as fractions of the image',
     )
     parser.add_argument(
         '--int8',
         metavar='FOLDER',
-        help='also write an ONNX file with convolutions and products in int8, calibrated on the images in this '
-        'folder; attention stays in float32',
+        help='write an ONNX file with convolutions and products in int8, too, calibrated on the images in FOLDER; '
+        'attention stays in float32',
     )
     parser.add_config_options()
     args = parser.parse_args()

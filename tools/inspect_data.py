@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """Look at a dataset before training on it: images with their ground truth, statistics, and what is wrong.
 
-Draws images as the training sees them, after augmentation; counts objects, pixels or images of each class, sizes of
-images and boxes, objects in an image; and lists what is wrong: ids and labels that do not exist, boxes outside of the
-image, masks and label maps of another size than their image, images that are missing, cannot be read or stand twice.
-Ends with exit code 1 if something is wrong. Images without annotations are legal, and counted.
+You see images as training sees them, after augmentation; counts of objects, pixels or images of each class, of image
+and box sizes, and of objects in an image; and a list of what is wrong: unknown ids and labels, boxes outside the
+image, masks and label maps of another size than their image, images that are missing, unreadable or listed twice. The
+exit code is 1 if something is wrong. Images without annotations are fine, and counted.
 """
 
 import argparse
@@ -72,9 +72,11 @@ def parse_args() -> argparse.Namespace:
     splits = dict(choices=['train', 'val'], default='train')
     parser.add_argument('--split', **splits, help='training or validation images (default: train)')
     parser.add_integer('--number', minimum=0, default=12, metavar='N', help='draw N images (default: 12)')
-    parser.add_argument('--original', action='store_true', help='draw the training images as they are in their files')
-    parser.add_integer('--max-images', minimum=1, metavar='N', help='read N images, spread over all (default: all)')
-    parser.add_argument('--decode', action='store_true', help='decode every image, which finds cut-off files')
+    parser.add_argument('--original', action='store_true', help='draw the training images without augmentation')
+    parser.add_integer(
+        '--max-images', minimum=1, metavar='N', help='read N images, spread over the dataset (default: all)'
+    )
+    parser.add_argument('--decode', action='store_true', help='decode every image, to find truncated files')
     parser.add_argument(
         '--channels',
         type=three_channels,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Write a config's training and validation data into tar files, for network file systems.
 
-DIR gets tar files with images and label maps, the annotation files, and an index. tools/train.py and tools/test.py
-read it with --shards DIR.
+DIR gets tar files with images and label maps, the annotation files, and an index. train and test read it with
+--shards DIR.
 """
 
 import argparse
@@ -36,9 +36,9 @@ def parse_args() -> argparse.Namespace:
         'make_shards.py configs/transnext/upernet_tiny_ade20k.py --out data/ade_shards --size 256MB --splits train',
     )
     parser.add_shared('config')
-    parser.add_argument('--out', required=True, metavar='DIR', help='folder to write, which must not be there yet')
+    parser.add_argument('--out', required=True, metavar='DIR', help='folder to write, a new one')
     parser.add_argument(
-        '--size', default='512MB', help='bytes of a tar file, such as 512MB or 1GB (default: %(default)s)'
+        '--size', default='512MB', help='size of a tar file, such as 512MB or 1GB (default: %(default)s)'
     )
     parser.add_argument(
         '--splits', nargs='+', choices=SPLITS, default=SPLITS, help='data to write (default: train val)'

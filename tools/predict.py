@@ -1,13 +1,13 @@
 #!/usr/bin/env python
 """Predict on images, folders, videos or a camera with a checkpoint or an exported ONNX model.
 
-An exported model stands in the place of config and checkpoint, and runs by its pipeline.json, without PyTorch:
-MODEL.onnx --help has the options for it.
+An exported model replaces config and checkpoint, and runs without PyTorch from its pipeline.json: MODEL.onnx --help
+lists its options.
 
-Writes a folder with an overlay of every image (PNG, of videos MP4) and with results for other programs: of
-detectors predictions.json in COCO's format, with masks as run lengths, or what --format says; of segmentors index
-PNGs with the palette of the classes; of classifiers the scores in predictions.json. An image that cannot be used is
-named and left out, and the exit code is then 1.
+You get a folder with overlays (PNG, or MP4 for videos) and files for other programs: from a detector predictions.json
+in COCO's format with masks as run lengths, or what --format says; from a segmentor label maps as PNG, with the
+palette of the classes; from a classifier the scores in predictions.json. An image that cannot be used is named and
+skipped; the exit code is then 1.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--tta',
         action='store_true',
-        help='multi-scale and flip testing, as the config defines it; of Mask R-CNN the boxes alone',
+        help='multi-scale and flip testing, as the config defines it; of Mask R-CNN only the boxes',
     )
     parser.add_shared('--bias-mode', '--amp')
     parser.add_config_options()

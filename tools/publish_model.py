@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write the weights of a training's checkpoint into one file for others, without the optimizer's state."""
+"""Write the weights of a checkpoint to a file that you can publish, without the optimizer's state."""
 
 import argparse
 
@@ -21,12 +21,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         'input',
         metavar='IN',
-        help=f'checkpoint: {CHECKPOINT_KINDS}, or the folder of a training with --strategy; EMA weights go first',
+        help=f'checkpoint: {CHECKPOINT_KINDS}, or the folder of a run with --strategy; EMA weights if it has some',
     )
     parser.add_argument(
         'output',
         metavar='OUT',
-        help='file to write: .safetensors, the weights alone; .pth, with the config and the classes as well',
+        help='file to write: .safetensors with only the weights, or .pth with the config and the classes, too',
     )
     parser.add_shared('--trust-checkpoint')
     return parser.parse_args()

@@ -44,17 +44,16 @@ def parse_args() -> argparse.Namespace:
     parser.add_shared('config', 'checkpoint')
     parser.add_argument(
         '--work-dir',
-        help='folder for logs (default: test, beside the checkpoint, or in the work dir of the training if that is a '
-        'URL)',
+        help="folder for logs (default: test, beside the checkpoint; for a URL in the training's work dir)",
     )
     parser.add_argument(
         '--out',
         metavar='PATH',
-        help='write the predictions: segmentors label maps into the folder PATH, detectors and classifiers the '
-        'pickle file PATH (.pkl)',
+        help='write the predictions: label maps of a segmentor into the folder PATH, those of a detector or '
+        'classifier into the pickle file PATH (.pkl)',
     )
     parser.add_argument(
-        '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image side by side into DIR'
+        '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image, side by side, into DIR'
     )
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
     parser.add_shared('--bias-mode', '--amp', '--cuda-graphs', '--log', '--shards')
@@ -66,7 +65,7 @@ def parse_args() -> argparse.Namespace:
         help=f'test a classifier of ImageNet-1k on another test set: {", ".join(TEST_SETS)} (docs/training.md)',
     )
     parser.add_argument(
-        '--test-root', metavar='DIR', help=f'folder of its images, such as the default of a: {TEST_SETS["a"][1]}'
+        '--test-root', metavar='DIR', help=f'folder with its images (default of a: {TEST_SETS["a"][1]}, and so on)'
     )
     parser.add_config_options()
     parser.add_shared('--launcher', '--local-rank')

@@ -59,7 +59,7 @@ def add_run(parser: ToolParser) -> None:
     parser.add_argument(
         '--backbone',
         metavar='timm/NAME',
-        help="any backbone of timm in place of the config's, with its weights; CONFIG may then be mask_rcnn, dino, "
+        help="take this timm backbone and its weights instead of the config's; CONFIG can then be mask_rcnn, dino, "
         'mask2former, mask2former_instance or upernet',
     )
     parser.add_data()
@@ -67,19 +67,19 @@ def add_run(parser: ToolParser) -> None:
         '--epochs',
         minimum=1,
         metavar='N',
-        help="times that each training image is seen; stretches the config's schedule (default: the config's)",
+        help="train for N epochs, and stretch the config's schedule to them (default: the config's)",
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         '--from-scratch',
         action='store_true',
-        help="start from random weights in place of the config's, with one learning rate for all parameters",
+        help='start from random weights, with one learning rate for all parameters',
     )
     start.add_argument(
         '--load-from',
         metavar='CHECKPOINT',
-        help='start from a checkpoint of a whole model, also one with other classes (default: the weights of the '
-        'backbone that the config names)',
+        help='start from a checkpoint of a whole model, even with other classes (default: the backbone weights that '
+        'the config names)',
     )
     parser.add_argument(
         '--work-dir',
@@ -89,15 +89,15 @@ def add_run(parser: ToolParser) -> None:
     parser.add_argument(
         '--dry-run',
         action='store_true',
-        help='take one training step, predict for one validation image, and print what the training will be or why '
-        'it would fail; write nothing',
+        help='take one training step and predict one validation image; print what the training will be, or why it '
+        'would fail; write nothing',
     )
     parser.add_argument(
         '--resume',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='go on from CHECKPOINT, or from the latest one in the work dir, if it has one',
+        help='continue from CHECKPOINT, or from the latest one in the work dir if there is one',
     )
 
 
@@ -109,26 +109,28 @@ def add_computation(parser: ToolParser) -> None:
         nargs='?',
         const='inductor',
         metavar='BACKEND',
-        help='compile backbone and neck by torch.compile with this backend, inductor without a value: takes minutes',
+        help='compile backbone and neck with torch.compile, which takes minutes; inductor if you name no BACKEND',
     )
     parser.add_argument(
         '--strategy',
         metavar='FILE',
-        help='config file of a strategy other than data parallel, such as configs/_base_/strategies/fsdp.py; for '
+        help='config file of a strategy other than data parallelism, such as configs/_base_/strategies/fsdp.py; for '
         'several processes',
     )
     parser.add_argument(
         '--hang-timeout',
         type=float,
         metavar='SECONDS',
-        help="end if one process waits as long for another (default: the config's env_cfg.dist_cfg.timeout, 2400)",
+        help="stop if a process waits this long for another (default: the config's env_cfg.dist_cfg.timeout, 2400)",
     )
-    parser.add_integer('--seed', minimum=0, help="seed of all random numbers (default: the config's, else drawn)")
+    parser.add_integer(
+        '--seed', minimum=0, help="seed of all random numbers (default: the config's, or a random one)"
+    )
     parser.add_argument(
         '--deterministic',
         action='store_true',
-        help='the same losses in every run with the same seed; slower, and an error if an operation has no such GPU '
-        'kernel',
+        help='get the same losses from every run with the same seed: slower, and an error if an operation has no '
+        'such GPU kernel',
     )
 
 
@@ -137,8 +139,8 @@ def add_reading(parser: ToolParser) -> None:
     parser.add_argument(
         '--skip-bad-data',
         action='store_true',
-        help='leave out images and annotations that cannot be loaded, and log and count them, instead of ending with '
-        'an error that names the first',
+        help='skip images and annotations that cannot be loaded, log and count them (default: stop with an error '
+        'that names the first)',
     )
     parser.add_shared('--shards')
     parser.add_integer(
@@ -147,14 +149,14 @@ def add_reading(parser: ToolParser) -> None:
         nargs='?',
         const=8,
         metavar='N',
-        help='with --shards: read shard after shard in random order, N of them mixed, instead of single images of '
-        'all (default without a value: %(const)s)',
+        help='with --shards: read the shards in random order and shuffle the images of N at a time, not of all '
+        '(%(const)s if you give no N)',
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
         '--balance-classes',
         action='store_true',
-        help='of segmentors: let the pixels of rare classes count more',
+        help='segmentors: weight the pixels of rare classes more',
     )
     chosen.add_argument(
         '--fraction',

@@ -130,36 +130,44 @@ SHARED = {
     ),
     'checkpoint': dict(metavar='CHECKPOINT', help=f'checkpoint of the whole model: {CHECKPOINT_KINDS}'),
     '--data': dict(
-        metavar='DIR', help="own data, in COCO's, YOLO's, Pascal VOC's or other formats (docs/own_data.md)"
+        metavar='DIR', help="your data, in COCO's, YOLO's, Pascal VOC's or another format (docs/own_data.md)"
     ),
-    '--train-data': dict(metavar='DIR', help='own training images, in place of those of --data'),
-    '--val-data': dict(metavar='DIR', help='own validation images, in place of those of --data'),
+    '--train-data': dict(metavar='DIR', help='your training images, if they are not in --data'),
+    '--val-data': dict(metavar='DIR', help='your validation images, if they are not in --data'),
     '--reduce-zero-label': dict(
-        action='store_true', help='0 in the label maps does not count, and the value of the first class is 1'
+        action='store_true', help='ignore 0 in the label maps, and number the classes from 1'
     ),
     '--as-rgb': dict(
-        action='store_true', help='read all images as RGB in 8 bits (default: as their files have channels and depth)'
+        action='store_true',
+        help='read all images as RGB in 8 bits (default: with the channels and depth of their files)',
     ),
     '--mini': dict(
         action='store_true',
-        help='drawn data, or that of --data, at a quarter of the size: trains in minutes on a CPU',
+        help='take drawn data, or yours from --data, at a quarter of the size: minutes on a CPU',
     ),
     '--cfg-options': dict(
-        nargs='+', action=ConfigOptions, metavar='KEY=VALUE', help='override config values, also those of --mini'
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='override values of the config, even those that --mini sets',
     ),
     '--trust-checkpoint': dict(
-        action=TrustCheckpoint, nargs=0, help='also read checkpoints that can run any program: trust their source'
+        action=TrustCheckpoint,
+        nargs=0,
+        help='read checkpoints that can run code, too: only if you trust their source',
     ),
-    '--shards': dict(metavar='DIR', help='read the data from the tar files of make-shards, for network file systems'),
+    '--shards': dict(
+        metavar='DIR', help='read the data from tar files that make-shards wrote, on network file systems'
+    ),
     '--bias-mode': dict(
-        metavar='MODE', help='position bias of TransNeXt at other sizes: extrapolate, interpolate or linear'
+        metavar='MODE', help='how TransNeXt fits its position bias to other sizes: extrapolate, interpolate or linear'
     ),
-    '--metric': dict(help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)"),
+    '--metric': dict(help="metric of the config's evaluator (default: mIoU, box AP or top-1)"),
     '--amp': dict(
         nargs='?',
         const='float16',
         choices=['float16', 'bfloat16'],
-        help='mixed precision: float16, the value if none is given, needs a GPU; bfloat16 a GPU or a CPU with '
+        help='mixed precision: float16, if you name neither, needs a GPU; bfloat16 needs a GPU or a CPU with '
         'instructions for it (default: float32)',
     ),
     '--cuda-graphs': dict(
@@ -168,8 +176,8 @@ SHARED = {
         nargs='?',
         const=16,
         metavar='N',
-        help='run backbone and neck as CUDA graphs, for N sizes of images at most (%(const)s without a value); the '
-        'results are the same; needs a GPU',
+        help='run backbone and neck as CUDA graphs, for up to N image sizes (%(const)s if you give none): same '
+        'results, on a GPU only',
     ),
     '--log': dict(
         nargs='+',
@@ -177,10 +185,12 @@ SHARED = {
         default=[],
         choices=TRACKERS,
         metavar='TRACKER',
-        help=f'also write curves, metrics and the config to trackers: {", ".join(TRACKERS)}',
+        help=f'send curves, metrics and the config to trackers, too: {", ".join(TRACKERS)}',
     ),
     '--launcher': dict(
-        choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='what starts the processes (default: none)'
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='how you start the processes (default: none)',
     ),
     '--local-rank': dict(type=int, help=argparse.SUPPRESS),  # torch.distributed.launch appends it
     '--device': dict(
@@ -192,28 +202,28 @@ SHARED = {
         nargs='+',
         default=[],
         metavar='NAME:SEVERITY',
-        help='also on corrupted images, such as gaussian_noise:3 fog:5',
+        help='repeat it on corrupted images, such as gaussian_noise:3 fog:5',
     ),
     '--attack': dict(
-        choices=('fgsm', 'pgd'), help='also on images attacked by fgsm (one step) or pgd (five, random start)'
+        choices=('fgsm', 'pgd'), help='repeat it on images attacked by fgsm (one step) or pgd (five, random start)'
     ),
     '--epsilon': dict(
-        metavar='E', help='largest change of a pixel value by the attack as part of its range (default: 1/255)'
+        metavar='E', help='how far the attack may change a pixel, as a fraction of its range (default: 1/255)'
     ),
     '--timm': dict(
         nargs='+',
         action='append',
         default=[],
         metavar=('NAME', 'CHECKPOINT'),
-        help='a model of timm in place of a config, such as swin_tiny_patch4_window7_224, with or without a '
-        "checkpoint; 'pretrained' stands for timm's own weights",
+        help='a timm model instead of a config, such as swin_tiny_patch4_window7_224, with or without a checkpoint; '
+        "'pretrained' takes timm's own weights",
     ),
     '--compare': dict(
         nargs='+',
         action='append',
         default=[],
         metavar=('CONFIG', 'CHECKPOINT'),
-        help='another model on the same images, with or without a checkpoint; repeat the option for more models',
+        help='another model to run on the same images, with or without a checkpoint; repeat the option for more',
     ),
     '--images': dict(metavar='PATH', help="image or folder of images (default: the config's validation images)"),
 }
@@ -257,7 +267,7 @@ class ToolParser(GroupedParser):
         self.add_argument('--out', required=required, metavar='DIR', help=help)
 
     def add_size(
-        self, default: tuple[int, int] | None, help: str, otherwise: str = 'as the test pipeline resizes them'
+        self, default: tuple[int, int] | None, help: str, otherwise: str = 'as the test pipeline does'
     ) -> None:
         """Add `--size`, the height and width of images in pixels; `otherwise` says what None means."""
         from ..systems.common.backbone import MIN_INPUT_SIZE  # imported here, because all backbones take seconds
@@ -270,12 +280,12 @@ class ToolParser(GroupedParser):
     def add_backbone_arguments(self, files: str, max_images: int, size: tuple[int, int] | None = None) -> None:
         """Add the arguments of the tools that run a backbone on images; `files` go into the folder `--out`."""
         self.add_argument('config', nargs='?', **SHARED['config'])
-        help = "of the model, its backbone or ImageNet (default: the config's local file, else random weights)"
+        help = "weights of the model or its backbone (default: the config's local file, else random weights)"
         self.add_argument('checkpoint', nargs='?', metavar='CHECKPOINT', help=help)
         self.add_shared('--timm', '--compare', '--images')
         self.add_out(files)
-        help = f'take the first N images in the order of their names (default: {max_images})'
+        help = f'take the first N images, sorted by name (default: {max_images})'
         self.add_integer('--max-images', minimum=1, default=max_images, metavar='N', help=help)
-        self.add_size(size, 'resize images to this size in pixels, which need not be square')
+        self.add_size(size, 'resize images to this size in pixels, square or not')
         self.add_config_options()
         self.add_shared('--device')

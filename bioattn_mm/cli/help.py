@@ -52,9 +52,7 @@ class GroupedParser(argparse.ArgumentParser):
             formatter.add_arguments([by_name.pop(name) for name in names if name in by_name])
             formatter.end_section()
         about = [textwrap.fill(part, WIDTH) + '\n' for part in (self.description or '').strip().split('\n\n')]
-        return '\n'.join(
-            [self.format_usage(), '\n\n'.join(about) + '\n', formatter.format_help(), f'{self.epilog}\n']
-        )
+        return '\n'.join([self.format_usage(), '\n'.join(about), formatter.format_help(), f'{self.epilog}\n'])
 
     def print_help(self, file: IO[str] | None = None) -> None:
         print_styled(self.format_help(), file)

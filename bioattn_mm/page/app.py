@@ -1,6 +1,7 @@
 """The page itself, in Gradio: controls, and what they show. What is computed comes from `explorer`."""
 
 import html
+import tempfile
 from pathlib import Path
 
 import gradio as gr
@@ -10,6 +11,7 @@ from ..analysis.attention import ATTENTION, weight_per_pixel
 from ..analysis.figures import draw_heat
 from ..analysis.receptive_field import area_fractions
 from ..errors import InputError
+from ..runtime.predictions import Detections
 from ..training.runner import is_out_of_memory
 from .explorer import Explorer
 from .pictures import (
@@ -23,12 +25,18 @@ from .pictures import (
     legend_of,
     mark,
     mark_pixel,
+    with_names,
 )
 
 # Seconds: how often temporary files are looked through, and their age when they are removed.
 CLEANING = (600, 3600)
 MEAN = -1  # this choice is the mean of all heads
-HINT = 'Drop an image; then click a pixel of a picture to see what it attends to, and on which pixels it depends.'
+# Of an image that cannot be read, or that the model cannot take.
+ERRORS = (InputError, MemoryError, RuntimeError)
+HINT = (
+    'Drop an image or choose an example, and point at the prediction to see classes. Click a pixel of a picture to '
+    'see what it attends to, and on which pixels it depends.'
+)
 # Fonts of the user's own machine: Gradio's themes otherwise ask another server for theirs.
 THEME = gr.themes.Default(
     font=['system-ui', 'sans-serif'], font_mono=['ui-monospace', 'monospace'], spacing_size='sm', text_size='sm'
@@ -40,7 +48,17 @@ CSS = """
          vertical-align: -0.1em}
 .bar {display: inline-block; width: 7em; height: 0.8em; vertical-align: -0.1em}
 .scale {white-space: nowrap}
+#prediction svg {display: block; margin: auto; max-height: 400px}
+#prediction polygon {fill: transparent; fill-rule: evenodd}
+#prediction polygon:hover {fill: #fff6}
 """
+# A click into the prediction as those into Gradio's pictures: the pixel of the picture.
+CLICK = """element.addEventListener('click', event => {
+    const picture = event.target.closest('image, polygon')?.closest('svg');
+    if (!picture) return;
+    const place = new DOMPoint(event.clientX, event.clientY).matrixTransform(picture.getScreenCTM().inverse());
+    trigger('select', {index: [place.x, place.y], value: null});
+})"""
 
 
 class Page:
@@ -64,6 +82,10 @@ class Page:
             with gr.Row():
                 with gr.Column(scale=2, min_width=240):
                     self.upload = gr.File(label='Image', file_types=['image'], height=130, elem_id='upload')
+                    samples = [[str(path)] for path in explorer.examples()]
+                    self.examples = gr.Dataset(
+                        label='Examples', components=['image'], samples=samples, elem_id='examples'
+                    )
                     self.opacity = gr.Slider(
                         0, 1, 0.6, step=0.05, label='Opacity of the prediction', elem_id='opacity'
                     )
@@ -89,16 +111,28 @@ class Page:
                     ('field', 'Effective receptive field of the pixel'),
                 ):
                     with gr.Column(scale=3, min_width=320):
-                        image = gr.Image(
-                            label=label,
-                            format='png',
-                            interactive=False,
-                            buttons=['download', 'fullscreen'],
-                            height=400,
-                            elem_id=name,
-                        )
-                        self.pictures.append(image)
+                        if name == 'prediction':
+                            picture = gr.HTML(
+                                label=label,
+                                show_label=True,
+                                container=True,
+                                min_height=400,
+                                js_on_load=CLICK,
+                                elem_id=name,
+                            )
+                        else:
+                            picture = gr.Image(
+                                label=label,
+                                format='png',
+                                interactive=False,
+                                buttons=['download', 'fullscreen'],
+                                height=400,
+                                elem_id=name,
+                            )
+                        self.pictures.append(picture)
                         self.texts.append(gr.HTML(elem_id=f'about_{name}'))
+                        if name == 'prediction':
+                            self.files = gr.File(label='Download', interactive=False, elem_id='files')
             self._connect()
 
     def _connect(self) -> None:
@@ -109,12 +143,15 @@ class Page:
         # All requests share one place in the queue: the model works for one at a time.
         options = dict(inputs=settings, outputs=outputs, concurrency_id='model', concurrency_limit=1)
         options.update(api_visibility='private')
+        files = dict(options, fn=self._files, outputs=self.files, show_progress='hidden')
         # Every change of the image counts; of other requests that come while one is answered, the last.
-        self.upload.upload(self._new_image, trigger_mode='multiple', **options)
-        self.upload.clear(self._new_image, trigger_mode='multiple', **options)
+        chosen = self.examples.click(lambda sample: sample[0], self.examples, self.upload, queue=False)
+        for image in (self.upload.upload, self.upload.clear, chosen.then):
+            image(self._new_image, trigger_mode='multiple', **options).then(**files)
         options.update(trigger_mode='always_last')
-        triggers = [*(control.input for control in controls), *(slider.release for slider in sliders)]
+        triggers = [*(control.input for control in controls), self.opacity.release]
         gr.on(triggers, self._show, **options)
+        self.score_thr.release(self._show, **options).then(**files)
         # Another layer may have other maps and heads than the one that was chosen from.
         choices = [self.map, self.head]
         self.layer.input(self._other_layer, self.layer, choices, queue=False).then(self._show, **options)
@@ -159,7 +196,7 @@ class Page:
             parts = [self._prediction(values, query)]
             if query:
                 parts += [self._attention(values, query), self._field(values, query)]
-        except (InputError, MemoryError, RuntimeError) as error:
+        except ERRORS as error:
             if isinstance(error, InputError):
                 message = str(error).replace(path, Path(path).name)
             elif isinstance(error, MemoryError) or is_out_of_memory(error):
@@ -171,19 +208,31 @@ class Page:
         pictures, texts = zip(*parts)
         return {**nothing, self.query: query, **dict(zip(self.pictures, pictures)), **dict(zip(self.texts, texts))}
 
+    def _files(self, values: dict) -> list[Path] | None:
+        """What `predict.py` writes for the image, where `_show` could show it."""
+        if values[self.upload] is None:
+            return None
+        folder = Path(tempfile.mkdtemp(dir=self.files.GRADIO_CACHE))
+        try:
+            return self.explorer.write(values[self.upload], values[self.score_thr], folder)
+        except ERRORS:
+            return None
+
     def _picture(self, values: dict) -> np.ndarray:
         """The image as it is shown."""
         return fit(self.explorer.read(values[self.upload])[..., ::-1])
 
-    def _prediction(self, values: dict, query: tuple[int, int] | None) -> tuple[np.ndarray, str]:
+    def _prediction(self, values: dict, query: tuple[int, int] | None) -> tuple[str, str]:
         predictor, prediction = self.explorer.predictor, self.explorer.predict(values[self.upload])
-        sample, score_thr = prediction.sample, values[self.score_thr]
-        picture = draw_prediction(self._picture(values), sample, predictor, values[self.opacity], score_thr)
+        result, size = prediction.result, prediction.image.shape[:2]
+        if isinstance(result, Detections):
+            result = result.keep(result.scores >= values[self.score_thr])
+        picture = draw_prediction(self._picture(values), result, size, predictor, values[self.opacity])
         if query:
-            picture = mark_pixel(picture, query, prediction.prepared.original_size)
+            picture = mark_pixel(picture, query, size)
         height, width = prediction.prepared.inputs.shape[2:]
         timing = f'{prediction.seconds:.2f} s for an input of {height} x {width} pixels'
-        return picture, legend_of(sample, predictor, score_thr) + timing
+        return with_names(picture, result, size, predictor.classes), legend_of(result, predictor) + timing
 
     def _attention(self, values: dict, query: tuple[int, int]) -> tuple[np.ndarray, str]:
         path, layer = values[self.upload], values[self.layer]

@@ -1,19 +1,21 @@
 """What the page shows of a model, computed: predictions, attention, receptive fields. Nothing here knows Gradio."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
-from mmengine.structures import BaseDataElement
 
 from ..analysis.attention import Attention, attention_of, attention_of_token
-from ..analysis.images import ImageReader, PreparedImage, stride_of
+from ..analysis.images import ImageReader, PreparedImage, find_images, stride_of
 from ..analysis.receptive_field import receptive_fields
 from ..errors import InputError
-from ..inference import Predictor
-from ..runtime.batches import ImagePrediction, keeping_error
+from ..inference import Predictor, predictor
+from ..inference.results import Results
+from ..runtime.batches import keeping_error
 from ..runtime.images import read_image
 from ..systems.common.attention_maps import Recording
 from ..systems.common.attention_recorder import record_attention
@@ -27,21 +29,17 @@ PROBE_SIZE = (64, 64)
 MAX_SIDE = 1600
 # How many results of each kind are kept: a click asks again for those of the image before.
 KEPT = 4
+# Examples: a photograph of scikit-image (CC0, by Stefan van der Walt), and images of the config's validation set.
+PHOTOGRAPH = Path(__file__).with_name('chelsea.jpg')
+NUM_EXAMPLES = 3
 
 
 @dataclass
-class Prediction:
-    """A prediction for one image.
+class Prediction(predictor.Prediction):
+    """A prediction, the image as the model got it, and the seconds that the model took, without reading it."""
 
-    Attributes:
-        sample: mmdet's or mmseg's data sample, in pixels of the image.
-        seconds: Time that the model took, without reading the image.
-        prepared: The image as the model got it.
-    """
-
-    sample: BaseDataElement
-    seconds: float
-    prepared: PreparedImage
+    prepared: PreparedImage | None = None
+    seconds: float = 0.0
 
 
 @dataclass
@@ -105,20 +103,34 @@ class Explorer:
         """What a pixel (row, column) of an image file attends to in one of `layers`."""
         return attention_of(self._record(path, layer), self.predict(path).prepared, query)
 
+    def examples(self) -> list[Path]:
+        """Images to try: the first ones of the config's validation set, if it is there, and a photograph."""
+        found = []
+        with suppress(InputError, AttributeError, KeyError):
+            found = find_images(self.predictor.config, None, NUM_EXAMPLES)
+        return [*found, PHOTOGRAPH]
+
+    def write(self, path: str, score_thr: float, folder: Path) -> list[Path]:
+        """Write what `predict.py` writes for an image into a folder, and return the files."""
+        results = Results(folder, self.predictor, score_thr)
+        results.add_image(self.predict(path))
+        results.write()
+        return sorted(file for file in folder.rglob('*') if file.is_file())
+
     def _predict(self, path: str) -> Prediction:
         """Predict for an image; an `InputError` says that it cannot be read, or that the model cannot take it."""
-        image = self.read(path)
-        attempt = ImagePrediction(path, image)
-        with keeping_error(attempt):
-            prepared = self._prepare(image)
-        if attempt.error:
-            raise attempt.error
+        prediction = Prediction(Path(path).name, self.read(path))
+        with keeping_error(prediction):
+            prediction.prepared = self._prepare(prediction.image)
+        if prediction.error:
+            raise prediction.error
         start = now()
-        (sample,) = self.predictor.test_step(prepared.batch)
-        seconds = now() - start
+        (sample,) = self.predictor.test_step(prediction.prepared.batch)
+        prediction.seconds = now() - start
         if 'seg_logits' in sample:
             del sample.seg_logits  # the scores of every class in every pixel: too much to be kept
-        return Prediction(sample.cpu(), seconds, prepared)
+        prediction.sample = sample.cpu()
+        return prediction
 
     def _fields(self, path: str, query: tuple[int, int]) -> list[np.ndarray]:
         """Effective receptive field of a pixel in each of `outputs`, float64 of the input's size."""

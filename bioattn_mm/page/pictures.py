@@ -1,19 +1,22 @@
 """Pictures and legends of the page: NumPy arrays and HTML. All images are RGB, uint8 (H, W, 3)."""
 
+import base64
 import html
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
-from mmengine.structures import BaseDataElement
 
 from ..analysis.figures import COLORS
 from ..inference import Predictor
-from ..inference.predictor import arrays_of
 from ..runtime.drawing import draw
-from ..runtime.predictions import INSTANCE_OFFSET, Detections, Panoptic, Result, Segmentation
+from ..runtime.formats import outline
+from ..runtime.predictions import INSTANCE_OFFSET, Detections, Panoptic, Result, Segmentation, resized_labels
 
 # Longer side of the pictures, in pixels. Small images are enlarged: browsers would show them small.
 LONGER_SIDE = 800
+# What the pointer points at is outlined in steps of this many pixels of a picture.
+STEP = 2
 # Contributions of single pixels to a receptive field are noisy: the mean of blocks of this side, in pixels, is shown.
 BLOCK = 4
 # And they span orders of magnitude: below this fraction of the largest one they look alike.
@@ -40,22 +43,49 @@ def file_pixel(place: tuple[int, int], picture: tuple[int, int], image: tuple[in
 
 
 def draw_prediction(
-    picture: np.ndarray, sample: BaseDataElement, predictor: Predictor, opacity: float, score_thr: float
+    picture: np.ndarray, result: Result, size: tuple[int, int], predictor: Predictor, opacity: float
 ) -> np.ndarray:
-    """A prediction as a layer over a picture of its image, of opacity 0 to 1; of objects those above a score."""
-    result = _shown(sample, score_thr)
+    """A prediction for an image of a size (height, width) as a layer over a picture of it, of opacity 0 to 1."""
     # The legend names the classes of a segmentor.
     names = [''] * len(predictor.classes) if isinstance(result, Segmentation) else predictor.classes
     inside = 0.5 if isinstance(result, Detections) else 1.0
     bgr = np.ascontiguousarray(picture[..., ::-1])
-    layer = draw(bgr, result, names, predictor.palette, inside, sample.ori_shape[:2])
+    layer = draw(bgr, result, names, predictor.palette, inside, size)
     return cv2.addWeighted(np.ascontiguousarray(layer[..., ::-1]), opacity, picture, 1 - opacity, 0)
 
 
-def _shown(sample: BaseDataElement, score_thr: float) -> Result:
-    """A prediction as arrays, of objects those of higher scores."""
-    result = arrays_of(sample)
-    return result.keep(result.scores > score_thr) if isinstance(result, Detections) else result
+def with_names(picture: np.ndarray, result: Result, size: tuple[int, int], classes: Sequence[str]) -> str:
+    """HTML of a picture of an image of a size (height, width), where the pointer shows what it is on.
+
+    That is the class, with the score of an object, or the share that the class or the segment has of the image.
+    """
+    height, width = picture.shape[:2]
+    grid = -(-height // STEP), -(-width // STEP)
+    if isinstance(result, Detections):
+        masks = _masks_of(result, size, grid)
+        texts = [f'{classes[label]} {score:.2f}' for label, score in zip(result.labels, result.scores)]
+    else:
+        labels = resized_labels(result.labels if isinstance(result, Segmentation) else result.segments, grid)
+        found = [index for index in np.unique(labels) if index % INSTANCE_OFFSET < len(classes)]
+        masks = [labels == index for index in found]
+        texts = [f'{classes[index % INSTANCE_OFFSET]} {100 * mask.mean():.1f} %' for index, mask in zip(found, masks)]
+    # The smallest lie on top.
+    shapes = [
+        f'<polygon points="{" ".join(map(str, (STEP * outline(masks[index])).ravel()))}"><title>'
+        f'{html.escape(texts[index])}</title></polygon>'
+        for index in np.argsort([-mask.sum() for mask in masks], kind='stable')
+    ]
+    png = base64.b64encode(cv2.imencode('.png', picture[..., ::-1])[1]).decode()
+    return f'<svg viewBox="0 0 {width} {height}"><image href="data:image/png;base64,{png}"/>{"".join(shapes)}</svg>'
+
+
+def _masks_of(result: Detections, size: tuple[int, int], grid: tuple[int, int]) -> Sequence[np.ndarray]:
+    """Masks, or boxes, of the objects of an image of a size (height, width), on a grid of another size."""
+    if result.masks is not None:
+        return [resized_labels(mask, grid) for mask in result.masks]
+    left, top, right, bottom = result.boxes.T[..., None]
+    y, x = ((np.arange(new) + 0.5) * (old / new) for old, new in zip(size, grid))
+    return ((top <= y) & (y < bottom))[:, :, None] & ((left <= x) & (x < right))[:, None]
 
 
 def field_heat(field: np.ndarray) -> np.ndarray:
@@ -89,9 +119,9 @@ def mark_pixel(picture: np.ndarray, pixel: tuple[int, int], size: tuple[int, int
     return picture
 
 
-def legend_of(sample: BaseDataElement, predictor: Predictor, score_thr: float) -> str:
+def legend_of(result: Result, predictor: Predictor) -> str:
     """HTML of the classes that occur, the most frequent first, with their share of the pixels or their objects."""
-    number, result = len(predictor.classes), _shown(sample, score_thr)
+    number = len(predictor.classes)
     if isinstance(result, Panoptic):
         labels = np.unique(result.segments) % INSTANCE_OFFSET
     else:

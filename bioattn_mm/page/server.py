@@ -57,6 +57,7 @@ def serving(
             server_name=host,
             server_port=port,
             max_file_size=max_upload,
+            allowed_paths=[str(path) for path in explorer.examples()],
             app_kwargs=dict(middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names)]),
             theme=THEME,
             css=CSS,

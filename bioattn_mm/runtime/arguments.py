@@ -41,7 +41,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         'inputs',
         nargs='*',
         metavar='INPUT',
-        help='images, folders of images with their subfolders, globs in quotes, videos, and numbers of cameras',
+        help='image, folder with images and subfolders, glob in quotes, video, or number of a camera',
     )
 
 
@@ -58,7 +58,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         type=number_to(1),
         default=0.3,
         metavar='SCORE',
-        help='leave out detections with a lower score, in the overlays and in the JSON (default: %(default)s)',
+        help='drop detections with a lower score, from overlays and JSON (default: %(default)s)',
     )
     parser.add_argument(
         '--format',
@@ -66,11 +66,11 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         dest='formats',
         choices=FORMATS,
         metavar='FORMAT',
-        help='detectors: what to write besides the overlays: coco, a JSON file (the default), or yolo, a text file '
-        'for each image, or both',
+        help='detectors: what to write beside the overlays: coco, a JSON file (the default), yolo, a text file for '
+        'each image, or both',
     )
     parser.add_argument(
-        '--classes', nargs='+', metavar='NAME', help='keep these classes alone (default: all that the model knows)'
+        '--classes', nargs='+', metavar='NAME', help='keep only these classes (default: all that the model knows)'
     )
     parser.add_argument(
         '--batch-size',
@@ -78,15 +78,14 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         minimum=1,
         default=1,
         metavar='N',
-        help='images, or windows of a segmentor, that the model takes at once, where neighbours have the same size '
-        '(default: 1)',
+        help='images of one size, or windows of a segmentor, to compute at once (default: 1)',
     )
     parser.add_argument(
         '--max-frames',
         action=AtLeast,
         minimum=1,
         metavar='N',
-        help='end each video and camera after N frames (default: all of a video; of a camera until Ctrl-C)',
+        help='stop each video and camera after N frames (default: at the end of a video; Ctrl-C stops a camera)',
     )
 
 

@@ -8,12 +8,12 @@ the same, and the attention of the Gaussian alone. VARS: the weights after each 
 strongly each step reconstructs each token (VARS, figures 5 and 7). ViT, DeiT, Swin and others, in configs of mmdet,
 mmseg and mmpretrain or of timm (--timm): the attention.
 
-With --corrupt and --attack a line for each state of the image, and how much its maps have in common with those of
-the image as it is: their correlation, and the overlap (IoU) of the fifth of the pixels with the largest weights
+With --corrupt and --attack you get a line for each state of the image, and how much its maps have in common with
+those of the clean image: their correlation, and the overlap (IoU) of the fifth of the pixels with the largest weights
 (figures 3 and 8 of the paper on VARS).
 
-Colours are weights of pixels, relative to attention that is spread evenly over the image, on one scale: the weight of
-a token divided by the number of its pixels. Those of VARS may be negative, and are drawn without their sign.
+Colours are weights of pixels: the weight of a token divided by the number of its pixels, relative to attention spread
+evenly over the image, on one scale. Weights of VARS may be negative; their sign is not drawn.
 """
 
 import argparse
@@ -61,18 +61,18 @@ def parse_args() -> argparse.Namespace:
         '--timm deit_tiny_patch16_224 pretrained --images street.jpg --out noise',
     )
     help = (
-        'number of the attention layer, from 0, or -1 for the last (default: -1); of one layer all maps and heads '
-        'are drawn, of several the means'
+        'attention layers, from 0, or from the end with -1 (default: -1): of one layer you get all maps and heads, '
+        'of several the means'
     )
     parser.add_argument('--layer', type=int, nargs='+', default=[-1], metavar='N', help=help)
-    help = 'pixel of the image file whose attention is drawn (default: the middle)'
+    help = 'pixel of the image file whose attention you want (default: the middle)'
     parser.add_argument('--query', type=int, nargs=2, metavar=('ROW', 'COLUMN'), help=help)
     help = (
-        'map whose heads are drawn: attention (default), a part of it, such as window, pooled or position, or '
-        f'{RECEIVED}: what each token gets'
+        'map to draw: attention (default), a part of it, such as window, pooled or position, or '
+        f'{RECEIVED}, what each token gets'
     )
     parser.add_argument('--part', default=ATTENTION, metavar='MAP', help=help)
-    help = 'heads to draw, from 0 (default: all of a single layer)'
+    help = 'heads to draw, from 0 (default: all, if you name one layer)'
     parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help=help)
     parser.add_shared('--corrupt', '--attack', '--epsilon')
     parser.add_backbone_arguments(f'{TABLE} and a drawing of each image', max_images=4)

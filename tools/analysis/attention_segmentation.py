@@ -1,17 +1,17 @@
 #!/usr/bin/env python
-"""How well attention alone finds the objects of images: where it is strong as a segmentation, against masks.
+"""How well attention alone finds objects: the strong tokens are taken as a segmentation and compared with masks.
 
 Section 4.3 and table 4 of VARS (Shi et al., ICML 2022). For each layer and image: how much attention every token
-gets, the mean over all queries (of VARS how strongly it is reconstructed), stretched to 0 to 1; tokens above 0.3
-(--threshold) are taken for the objects, and compared with the foreground by mIoU, false positives and false
-negatives, and by the Jaccard index of the foreground alone. Of the heads the mean map counts, and beside it the best
-head of the layer, as in DINO (Caron et al., 2021). What taking everything for foreground would give is printed, too.
+gets, averaged over all queries (for VARS, how strongly it is reconstructed), scaled to 0 to 1. Tokens above 0.3
+(--threshold) are the predicted objects; mIoU, false positives, false negatives and the Jaccard index of the
+foreground compare them with the masks. You get the mean over the heads and the best head of the layer, as in DINO
+(Caron et al., 2021), and the score of calling everything foreground.
 
-Masks are those of a config's validation images, of a segmentor or a detector (--classes chooses what is foreground),
-or label maps in a folder (--masks, --split), where 0 is background and 255 does not count.
+Masks come with a config's validation images (--classes chooses the foreground), or from a folder of label maps
+(--masks, --split), where 0 is background and 255 is ignored.
 
-With --fixations, in the layout of MIT1003, the maps are compared with where people look instead, by normalised
-scanpath saliency (VARS, table 5).
+With --fixations, in the layout of MIT1003, the maps are compared with where people look, by normalised scanpath
+saliency (VARS, table 5).
 """
 
 import argparse
@@ -62,20 +62,17 @@ def parse_args() -> argparse.Namespace:
         'analysis/attention_segmentation.py configs/vars/rvt-tiny-vars-d_8xb128_in1k.py vars.pth '
         '--images MIT1003/ALLSTIMULI --fixations MIT1003/ALLFIXATIONMAPS --max-images 1003 --out saliency',
     )
-    help = 'numbers of the attention layers, from 0; negative numbers count from the end (default: all)'
+    help = 'attention layers, from 0; negative numbers count from the end (default: all)'
     parser.add_argument('--layer', type=int, nargs='+', metavar='N', help=help)
-    help = (
-        'from 0, the least attention of an image, to 1, the most: what lies above is taken for the objects '
-        '(default: 0.3)'
-    )
+    help = 'attention above which a token is an object, from 0, the least in the image, to 1, the most (default: 0.3)'
     parser.add_argument('--threshold', type=number_to(1), default=0.3, metavar='PART', help=help)
-    help = "names of the config's classes that are foreground (default: all but 'background')"
+    help = "classes of the config that are foreground (default: all but 'background')"
     parser.add_argument('--classes', nargs='+', metavar='NAME', help=help)
-    parser.add_argument('--masks', metavar='DIR', help='folder of label maps, PNG, named as the images of --images')
-    help = 'folder of NAME_fixPts.jpg for each image of --images, as MIT1003 has it'
+    parser.add_argument('--masks', metavar='DIR', help='folder of label maps (PNG) with the names of the images')
+    help = 'folder with NAME_fixPts.jpg for each image, as in MIT1003'
     parser.add_argument('--fixations', metavar='DIR', help=help)
-    parser.add_argument('--split', metavar='FILE', help='names of the images of --images that count, one a line')
-    help = 'queries that attention is averaged over (default: 256)'
+    parser.add_argument('--split', metavar='FILE', help='file with the names of the images to use, one a line')
+    help = 'number of queries to average attention over (default: 256)'
     parser.add_integer('--queries', minimum=1, default=256, metavar='N', help=help)
     parser.add_backbone_arguments(', '.join(FILES), max_images=100)
     return parser.parse_args()

@@ -1,10 +1,9 @@
 #!/usr/bin/env python
 """Accuracy and time over the input size, for each of TransNeXt's position biases (TransNeXt, table 5 and figure 6).
 
-Detectors and segmentors: every image is tested whole, resized so that its short side has the size and its aspect
-ratio is kept. Classifiers, as TransNeXt's authors do: below 384 pixels a square at the centre of the image, 224 / 256
-of its short side, and from 384 pixels the whole image, stretched to a square. Beside a classifier, --compare and
---timm test others on the same images.
+Detectors and segmentors get whole images whose short side has the size, with the aspect ratio kept. Classifiers get
+what TransNeXt's authors take: below 384 pixels the central square, 224 / 256 of the short side; from 384 pixels the
+whole image, stretched to a square. --compare and --timm test other classifiers on the same images.
 """
 
 import argparse
@@ -54,16 +53,15 @@ def parse_args() -> argparse.Namespace:
     parser.add_shared('config', 'checkpoint')
     parser.add_out(', '.join(FILES))
     of_all, of_classifiers = (' '.join(map(str, sizes)) for sizes in (SIZES, CLASSIFICATION_SIZES))
-    help = f'short sides in pixels (default: {of_all}), of classifiers crops (default: {of_classifiers})'
+    help = f'short sides in pixels (default: {of_all}; for classifiers {of_classifiers})'
     parser.add_integer('--sizes', minimum=32, nargs='+', help=help)
     help = (
-        f'position biases of TransNeXt (default: all): {", ".join(TEST_MODES)}, which extrapolates without length '
-        'scaling'
+        f'position biases of TransNeXt (default: all): {", ".join(TEST_MODES)} (extrapolated, without length scaling)'
     )
     parser.add_argument('--modes', nargs='+', choices=TEST_MODES, metavar='MODE', help=help)
     for option, name, help in (
-        ('--compare', 'CONFIG', "another classifier on the same images, also of mmpretrain's own configs"),
-        ('--timm', 'NAME', f"a classifier of timm on the same images; '{PRETRAINED}' stands for timm's own weights"),
+        ('--compare', 'CONFIG', "another classifier to test, also from mmpretrain's configs"),
+        ('--timm', 'NAME', f"a classifier of timm to test; '{PRETRAINED}' takes timm's own weights"),
     ):
         help += '; repeat the option for more'
         names = (name, 'CHECKPOINT')

@@ -2,14 +2,13 @@
 """Effective receptive fields of a model's outputs, or of several models side by side.
 
 After section 2 of Kim et al., BMVC 2023 (Gaussian attention bias): the gradient of the central feature of an output,
-averaged over its channels, with respect to the image, averaged over the colours, ReLU, averaged over images. For
-each field the fraction of the image's area that holds 20, 50, 80 and 99 % of it, and the Gaussian that fits it.
+averaged over its channels, with respect to the image, averaged over the colours, ReLU, averaged over images. Of each
+field you get the fraction of the image's area that holds 20, 50, 80 and 99 % of it, and the Gaussian that fits it.
 
-The models are backbones of configs, of this package, mmdet, mmseg or mmpretrain, and models of timm (--timm). Each
-has a line of fields, and further ones for each corruption, for an attack and for re-initialised position embeddings,
-with the correlation of each field and the one on images as they are, and the overlap (IoU) of the fifth of their
-pixels that contributes most. With --output the models stand side by side (TransNeXt, figures 2 and 9; GAB, figures 1
-to 4).
+Models are backbones of configs, of this package, mmdet, mmseg or mmpretrain, and models of timm (--timm). Each model
+has a line of fields, and more lines for corruptions, for an attack and for re-initialised position embeddings. These
+are compared with the field on clean images: by correlation, and by the overlap (IoU) of the fifth of the pixels that
+contributes most. With --output the models stand side by side (TransNeXt, figures 2 and 9; GAB, figures 1 to 4).
 """
 
 import argparse
@@ -51,12 +50,12 @@ def parse_args() -> argparse.Namespace:
         'analysis/erf.py --timm vit_base_patch16_224 pretrained --timm resnet50 pretrained --output -1 --out erf',
     )
     help = (
-        'draw one output of each model side by side: its number, from 0, or -1 for the last (default: all, a line '
-        'for each model)'
+        'draw output N of all models side by side, from 0, or from the end with -1 (default: all outputs, a line a '
+        'model)'
     )
     parser.add_argument('--output', type=int, metavar='N', help=help)
     help = (
-        'also with position embeddings and biases that have their initial values again (figure 4 of the paper on GAB)'
+        'repeat it with position embeddings and biases reset to their initial values (figure 4 of the paper on GAB)'
     )
     parser.add_argument('--reinit-position', action='store_true', help=help)
     parser.add_shared('--corrupt', '--attack', '--epsilon')

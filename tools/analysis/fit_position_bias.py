@@ -1,15 +1,15 @@
 #!/usr/bin/env python
-"""Fit the position bias that each layer of a model has learned with a two-dimensional Gaussian.
+"""Fit a two-dimensional Gaussian to the position bias that each layer of a model has learned.
 
 The bias is what a layer adds to the attention logits, averaged over heads: the learned table or MLP of relative
-positions, and in GABViT and GABSwin also the learned Gaussian. How well a Gaussian describes a layer (R^2) and how
-wide it is (sigma, in patches), with lmfit as in table 1 of GAB (Kim et al., BMVC 2023), a peak above the least value:
+positions, and in GABViT and GABSwin the learned Gaussian, too. You see how well a Gaussian above the least value fits
+a layer (R^2) and how wide it is (sigma, in patches), by lmfit as in table 1 of GAB (Kim et al., BMVC 2023).
 
-centre patch: the bias of the patch in the middle towards all patches of the grid, which the paper fits
-offsets: the bias of every offset between two patches, of which each patch has a part
+'Centre patch' fits the bias of the patch in the middle towards all patches, as the paper does; 'offsets' fits the
+bias of every offset between two patches.
 
-slices.png has the map of every patch, as figure 5 of GAB: at the place of a patch the bias towards all patches, with
---untrained also that of random weights, below. centre_patch.png has those of the patch in the middle, as figure 6.
+slices.png draws for every patch its bias towards all patches, as figure 5 of GAB, and with --untrained that of random
+weights below. centre_patch.png draws the patch in the middle, as figure 6.
 """
 
 import argparse
@@ -55,18 +55,18 @@ def parse_args() -> argparse.Namespace:
         'analysis/fit_position_bias.py configs/gab/upernet_swin_small_ade20k.py iter_160000.pth --out fits',
     )
     help = (
-        "config with a backbone GABViT or GABSwin, or one of timm's models with relative positions, such as "
+        'config with the backbone GABViT or GABSwin, or a timm model with relative positions, such as '
         'vit_relpos_small_patch16_224'
     )
-    parser.add_argument('model', help=help)
-    help = f"checkpoint of the whole model, its backbone, or ImageNet: {CHECKPOINT_KINDS}; '{PRETRAINED}': timm's own"
-    parser.add_argument('checkpoint', help=help)
+    parser.add_argument('model', metavar='MODEL', help=help)
+    help = f"weights of the model or its backbone: {CHECKPOINT_KINDS}; '{PRETRAINED}' takes timm's own"
+    parser.add_argument('checkpoint', metavar='CHECKPOINT', help=help)
     parser.add_out(', '.join(FILES))
-    help = 'numbers of the layers, from 0; negative numbers count from the end (default: all)'
+    help = 'layers, from 0; negative numbers count from the end (default: all)'
     parser.add_argument('--layer', type=int, nargs='+', metavar='N', help=help)
-    help = 'draw in slices.png also the bias of random initial weights'
+    help = 'draw the bias of random initial weights, too, in slices.png'
     parser.add_argument('--untrained', action='store_true', help=help)
-    help = 'GABViT: grid of patches whose offsets the bias is fitted at (default: 14 14, that of 224 pixels)'
+    help = 'GABViT: grid of patches to fit the bias on (default: 14 14, that of 224 pixels)'
     size = ('HEIGHT', 'WIDTH')
     parser.add_integer('--grid', minimum=3, nargs=2, metavar=size, default=VIT_GRID, help=help)
     parser.add_shared('--trust-checkpoint')

@@ -1,12 +1,11 @@
 #!/usr/bin/env python
 """How far the attention of each layer and head of a model reaches, and what it is made of.
 
-Measures of every model with attention: the nonlocality, which is the distance between query and key in tokens,
-weighted by attention (ConViT, eq. 8 and figure 5). Of some systems: the gates of ConViT (figure 6); the impact of
-content and of position on the attention, PerViT's own nonlocality of both and of their product, and the region of the
-visual field that a head of PerViT attends to (PerViT, eq. 11 to 13, figures 5, 7 and 8); A and sigma of GAB's
-Gaussians; the share of TransNeXt's pooled tokens; how sparse the codes of VARS are. The
-definitions are in bioattn_mm/systems/common/locality.py.
+For every model with attention you get the nonlocality: the distance between query and key in tokens, weighted by
+attention (ConViT, eq. 8 and figure 5). Some systems have more: ConViT its gates (figure 6); PerViT the impact of
+content and of position, its own nonlocality of both and of their product, and the region of the visual field that a
+head attends to (PerViT, eq. 11 to 13, figures 5, 7 and 8); GAB A and sigma of its Gaussians; TransNeXt the share of
+the pooled tokens; VARS how sparse its codes are. bioattn_mm/systems/common/locality.py has the definitions.
 """
 
 import argparse
@@ -67,7 +66,7 @@ def parse_args() -> argparse.Namespace:
         '--compare configs/pervit/pervit-small_8xb128_in1k.py small.pth --images photos --out locality',
     )
     help = (
-        'measure the attention of N tokens of each layer, evenly spread over the image (default: all; '
+        'measure the attention of N tokens in each layer, spread evenly over the image (default: all; '
         f'{DERIVATIVE_QUERIES} for VARS)'
     )
     parser.add_integer('--queries', minimum=1, metavar='N', help=help)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python
-"""Parameters and FLOPs of models side by side, as in the tables of papers; with --out also as files and a drawing.
+"""Parameters and FLOPs of models side by side, as papers tabulate them; with --out also as files and a chart.
 
-Parameters: all of the model, including auxiliary heads and frozen parameters.
+Parameters are all of the model's, with auxiliary heads and frozen ones.
 
-FLOPs: multiply-adds, each of which counts one, of the forward pass of one image in eval mode: convolutions, matrix
-products, attention by whichever operator, Fourier transforms and what bioattn_mm/analysis/flops.py says; not norms,
-activations, softmax, resizing and element-wise arithmetic. Work that is done once for an image size and then cached,
-such as position biases, has a column of its own: 'once a size'. 'Of layers' are those of convolutions and linear
-layers alone, without the products of queries, keys and values, as counters of modules such as ptflops count them.
+FLOPs are multiply-adds, each counted once, of the forward pass of one image in eval mode: convolutions, matrix
+products, attention by any operator, Fourier transforms and what bioattn_mm/analysis/flops.py says; not norms,
+activations, softmax, resizing and element-wise arithmetic. 'Once a size' is work that is cached for an image size,
+such as position biases. 'Of layers' counts only convolutions and linear layers, as ptflops and other counters of
+modules do, without the products of queries, keys and values.
 
-The weights are random; the second stage of a two-stage detector runs on the proposals that the first makes with them.
+Weights are random; the second stage of a detector runs on the proposals that they give.
 """
 
 import argparse
@@ -58,15 +58,15 @@ def parse_args() -> argparse.Namespace:
         'analysis/model_stats.py configs/convit/convit-small-plus_8xb64_in1k.py configs/convit/ablations',
     )
     help = (
-        'config files, such as configs/transnext/upernet_tiny_ade20k.py, and folders of them, such as '
+        'config file, such as configs/transnext/upernet_tiny_ade20k.py, or folder of config files, such as '
         'configs/convit/ablations'
     )
     parser.add_argument('configs', nargs='+', metavar='CONFIG', help=help)
     parser.add_out(', '.join(FILES), required=False)
-    help = 'papers take 512 2048 for UperNet, 800 1280 for detectors'
-    of_others = 'that of the test images of a classifier, such as 224 224, else {} {}'.format(*DENSE_SIZE)
+    help = 'input size; papers take 512 2048 for UperNet and 800 1280 for detectors'
+    of_others = "a classifier's test size, such as 224 224, else {} {}".format(*DENSE_SIZE)
     parser.add_size(None, help, otherwise=of_others)
-    parser.add_argument('--backbone', action='store_true', help='measure only the backbones')
+    parser.add_argument('--backbone', action='store_true', help='count only the backbones')
     parser.add_config_options()
     return parser.parse_args()
 

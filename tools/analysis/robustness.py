@@ -1,20 +1,19 @@
 #!/usr/bin/env python
-"""Robustness of trained models against the corruptions of ImageNet-C, or against adversarial attacks.
+"""Robustness of trained models to the corruptions of ImageNet-C, or to adversarial attacks.
 
-Corruptions (Hendrycks and Dietterich, ICLR 2019): tests each model on its test set, with the images corrupted, for
-each corruption and severity. Reports the mean of the metric over them (mPC), and its ratio to the metric on images
-as they are (rPC = mPC / P_clean), after Michaelis et al. 2019, "Benchmarking robustness in object detection"; of
-classifiers also the mCE, errors in percent of AlexNet's. Detectors and segmentors get images that are corrupted right
-after they are loaded; classifiers get them corrupted after the crop, or with --imagenet-c as the files of ImageNet-C.
+Corruptions (Hendrycks and Dietterich, ICLR 2019): each model is tested on its test set for each corruption and
+severity. You get the mean of the metric over them (mPC) and its ratio to the metric on clean images (rPC = mPC /
+P_clean), after Michaelis et al. 2019, "Benchmarking robustness in object detection"; for classifiers also the mCE,
+the errors in percent of AlexNet's. Images are corrupted right after loading; for classifiers after the crop, or with
+--imagenet-c read from the files of ImageNet-C.
 
-Attacks (--attack): tests each classifier or segmentor on adversarial images of its test set, for each attack and
+Attacks (--attack): each classifier or segmentor is tested on adversarial images of its test set for each attack and
 epsilon: white-box, untargeted, in the L-infinity ball, after resizing and before normalisation.
 
-With --vary the models are tested with several values of a setting, and the means over the corruptions are drawn over
-it (VARS, figure 6).
+--vary tests the models at several values of a setting, and plots the means over the corruptions (VARS, figure 6).
 
-All models get the same images. The result of each test is kept as soon as it is done: after an interruption, the same
-call goes on.
+All models get the same images. Each result is kept as soon as it is there: repeat the call to continue after an
+interruption.
 """
 
 import argparse
@@ -69,7 +68,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_shared('config', 'checkpoint')
     help = 'folder for all results; those of an earlier call are kept'
     parser.add_argument('--out', required=True, metavar='DIR', help=help)
-    help = 'another model on the same images; repeat the option for more models'
+    help = 'another model to test on the same images; repeat the option for more'
     names = ('CONFIG', 'CHECKPOINT')
     parser.add_argument('--compare', nargs=2, action='append', default=[], metavar=names, help=help)
     usual, others = (get_corruption_names(subset) for subset in ('common', 'validation'))
@@ -77,13 +76,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--corruptions', nargs='+', choices=get_corruption_names('all'), metavar='NAME', help=help)
     help = 'severities, 1 to 5 (default: all)'
     parser.add_argument('--severities', nargs='+', type=int, choices=SEVERITIES, metavar='N', help=help)
-    help = 'test classifiers of ImageNet-1k on the files of ImageNet-C, DIR/CORRUPTION/SEVERITY'
+    help = 'take the files of ImageNet-C, DIR/CORRUPTION/SEVERITY, for classifiers of ImageNet-1k'
     parser.add_argument('--imagenet-c', metavar='DIR', help=help)
-    help = 'key of a number in the configs and values for it, at which each model is tested'
+    help = 'key of a number in the configs, and the values to test each model at'
     parser.add_argument('--vary', nargs='+', metavar='KEY', help=help)
-    help = 'attack the models instead of corrupting the images: fgsm (one step), pgd (several, random start)'
+    help = 'attack the models instead of corrupting images: fgsm (one step), pgd (several, random start)'
     parser.add_argument('--attack', nargs='+', choices=ATTACKS, metavar='NAME', help=help)
-    help = 'largest changes of a pixel value as parts of its range, such as 1/255 or 0.01 (default: 1/255)'
+    help = 'how far an attack may change a pixel, as fractions of its range, such as 1/255 0.01 (default: 1/255)'
     parser.add_argument('--epsilon', nargs='+', metavar='E', help=help)
     parser.add_argument('--steps', action=AtLeast, minimum=1, metavar='N', help='steps of pgd (default: 5)')
     parser.add_shared('--metric')
