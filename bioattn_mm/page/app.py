@@ -2,6 +2,7 @@
 
 import html
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import gradio as gr
@@ -48,7 +49,8 @@ CSS = """
          vertical-align: -0.1em}
 .bar {display: inline-block; width: 7em; height: 0.8em; vertical-align: -0.1em}
 .scale {white-space: nowrap}
-#prediction svg {display: block; margin: auto; max-height: 400px}
+#prediction {height: 402px}
+#prediction svg:has(polygon) {width: 100%; height: 376px}
 #prediction polygon {fill: transparent; fill-rule: evenodd}
 #prediction polygon:hover {fill: #fff6}
 """
@@ -116,7 +118,6 @@ class Page:
                                 label=label,
                                 show_label=True,
                                 container=True,
-                                min_height=400,
                                 js_on_load=CLICK,
                                 elem_id=name,
                             )
@@ -132,7 +133,7 @@ class Page:
                         self.pictures.append(picture)
                         self.texts.append(gr.HTML(elem_id=f'about_{name}'))
                         if name == 'prediction':
-                            self.files = gr.File(label='Download', interactive=False, elem_id='files')
+                            self.files = gr.File(label='Download', visible=False, interactive=False, elem_id='files')
             self._connect()
 
     def _connect(self) -> None:
@@ -142,7 +143,7 @@ class Page:
         outputs = [self.query, *self.pictures, *self.texts]
         # All requests share one place in the queue: the model works for one at a time.
         options = dict(inputs=settings, outputs=outputs, concurrency_id='model', concurrency_limit=1)
-        options.update(api_visibility='private')
+        options.update(api_visibility='private', show_progress_on=self.pictures)
         files = dict(options, fn=self._files, outputs=self.files, show_progress='hidden')
         # Every change of the image counts; of other requests that come while one is answered, the last.
         chosen = self.examples.click(lambda sample: sample[0], self.examples, self.upload, queue=False)
@@ -208,15 +209,13 @@ class Page:
         pictures, texts = zip(*parts)
         return {**nothing, self.query: query, **dict(zip(self.pictures, pictures)), **dict(zip(self.texts, texts))}
 
-    def _files(self, values: dict) -> list[Path] | None:
-        """What `predict.py` writes for the image, where `_show` could show it."""
-        if values[self.upload] is None:
-            return None
-        folder = Path(tempfile.mkdtemp(dir=self.files.GRADIO_CACHE))
-        try:
-            return self.explorer.write(values[self.upload], values[self.score_thr], folder)
-        except ERRORS:
-            return None
+    def _files(self, values: dict) -> gr.File:
+        """What `predict.py` writes for the image, if `_show` could show it."""
+        files, folder = [], Path(tempfile.mkdtemp(dir=self.files.GRADIO_CACHE))
+        if values[self.upload]:
+            with suppress(*ERRORS):
+                files = self.explorer.write(values[self.upload], values[self.score_thr], folder)
+        return gr.File([str(file) for file in files], visible=bool(files))
 
     def _picture(self, values: dict) -> np.ndarray:
         """The image as it is shown."""

@@ -111,11 +111,13 @@ class Explorer:
         return [*found, PHOTOGRAPH]
 
     def write(self, path: str, score_thr: float, folder: Path) -> list[Path]:
-        """Write what `predict.py` writes for an image into a folder, and return the files."""
+        """Write what `predict.py` writes for an image into a folder, and return the files, first the overlay."""
         results = Results(folder, self.predictor, score_thr)
         results.add_image(self.predict(path))
         results.write()
-        return sorted(file for file in folder.rglob('*') if file.is_file())
+        (overlay,) = folder.glob('overlays/*')
+        overlay = overlay.rename(folder / f'{overlay.stem}_overlay.png')  # a label map has the same name
+        return [overlay, *sorted(file for file in folder.rglob('*') if file.is_file() and file != overlay)]
 
     def _predict(self, path: str) -> Prediction:
         """Predict for an image; an `InputError` says that it cannot be read, or that the model cannot take it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+PICTURE = ':is(img, image)'  # the prediction is an SVG with an image in it
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 
 
@@ -44,21 +45,31 @@ def choose(page: Page, dropdown: str, option: str) -> None:
 
 def click(page: Page, picture: str, row: float, column: float) -> None:
     """Click into a picture, at fractions of its height and width."""
-    image = page.locator(f'#{picture} img')
-    box = image.bounding_box()
+    frame, box = page.locator(f'#{picture} :is(img, svg:has(image))'), place(page, picture)
+    start = frame.bounding_box()
+    left, top = (box[side] - start[side] for side in 'xy')
     # Waits until nothing covers the picture, as Gradio does while the next one is made.
-    image.click(position=dict(x=column * box['width'], y=row * box['height']))
+    frame.click(position=dict(x=left + column * box['width'], y=top + row * box['height']))
+
+
+def place(page: Page, picture: str) -> dict[str, float]:
+    """Where a picture is on the page: x, y, width, height."""
+    return page.locator(f'#{picture} {PICTURE}').bounding_box()
 
 
 def source(page: Page, picture: str) -> str:
     """Address of a picture, of which there is another one for each content; waits until it is there."""
-    return page.wait_for_selector(f'#{picture} img').get_attribute('src')
+    element = page.wait_for_selector(f'#{picture} {PICTURE}')
+    return element.get_attribute('src') or element.get_attribute('href')
 
 
 def wait_for_change(page: Page, picture: str, before: str) -> str:
     """Wait until the address of a picture is another one, and return it."""
     page.wait_for_function(
-        '([picture, before]) => (document.querySelector(`#${picture} img`)?.src ?? before) !== before',
-        arg=[picture, before],
+        """([picture, before]) => {
+            const element = document.querySelector(picture);
+            return element && (element.getAttribute('src') ?? element.getAttribute('href')) !== before;
+        }""",
+        arg=[f'#{picture} {PICTURE}', before],
     )
     return source(page, picture)

@@ -1,5 +1,7 @@
 """What the page computes and draws, without Gradio: small models of every system, a detector, pictures, legends."""
 
+import json
+import re
 from pathlib import Path
 
 import cv2
@@ -14,9 +16,11 @@ from bioattn_mm import Predictor
 from bioattn_mm.analysis.attention import ATTENTION, Panel, weight_per_pixel
 from bioattn_mm.analysis.figures import draw_heat
 from bioattn_mm.errors import InputError
+from bioattn_mm.inference.predictor import arrays_of
 from bioattn_mm.inference.results import Results
 from bioattn_mm.page import pictures
-from bioattn_mm.page.explorer import MAX_SIDE, Explorer
+from bioattn_mm.page.explorer import MAX_SIDE, PHOTOGRAPH, Explorer
+from bioattn_mm.runtime.predictions import Detections
 
 from ..analysis.small_backbones import BACKBONES
 from ..tools.random_weights import random_checkpoint
@@ -75,43 +79,51 @@ def test_detector(image: str, root: Path, tmp_path: Path) -> None:
     config, checkpoint = root / 'tests/tools/mask_rcnn_small.py', tmp_path / 'mask_rcnn.pth'
     random_checkpoint(checkpoint, config)
     explorer = explorer_of(str(config), str(checkpoint), mini=True)
-    sample = explorer.predict(image).sample
-    objects, predictor = sample.pred_instances, explorer.predictor
-    assert len(objects)
-    threshold = float(objects.scores.median())
-    number = int((objects.scores > threshold).sum())
-    legend = pictures.legend_of(sample, predictor, threshold)
-    counts = np.bincount(objects.labels[objects.scores > threshold])
-    assert legend.count('class="entry"') == (counts > 0).sum() and counts.sum() == number
+    result, predictor = explorer.predict(image).result, explorer.predictor
+    assert len(result.scores)
+    kept = result.keep(result.scores >= np.median(result.scores))
+    legend = pictures.legend_of(kept, predictor)
+    counts = np.bincount(kept.labels)
+    assert legend.count('class="entry"') == (counts > 0).sum()
     assert f'{predictor.classes[counts.argmax()]} {counts.max()}</span>' in legend
-    assert 'nothing found' in pictures.legend_of(sample, predictor, 1.1)
+    assert 'nothing found' in pictures.legend_of(result.keep(result.scores > 1), predictor)
 
-    picture = pictures.fit(explorer.read(image)[..., ::-1])
-    boxes = objects.bboxes.clone()
-    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, threshold)
-    assert drawn.shape == picture.shape == (533, 800, 3)
-    assert (drawn != picture).any() and (
-        pictures.draw_prediction(picture, sample, predictor, 0, threshold) == picture
-    ).all()
+    picture, size = pictures.fit(explorer.read(image)[..., ::-1]), (40, 60)
+    boxes = kept.boxes.copy()
+    drawn = pictures.draw_prediction(picture, kept, size, predictor, 1.0)
+    assert drawn.shape == picture.shape == (533, 800, 3) and (drawn != picture).any()
+    assert (pictures.draw_prediction(picture, kept, size, predictor, 0) == picture).all()
     # The same again: mmdet's own drawing has other colours in every call.
-    assert (drawn == pictures.draw_prediction(picture, sample, predictor, 1.0, threshold)).all()
-    # The sample itself stays as it was.
-    assert torch.equal(objects.bboxes, boxes) and objects.masks.shape[1:] == (40, 60)
+    assert (drawn == pictures.draw_prediction(picture, kept, size, predictor, 1.0)).all()
+    # The prediction itself stays as it was.
+    assert (kept.boxes == boxes).all() and kept.masks.shape[1:] == size
+    # Without masks the boxes have the names; the smallest lie on top.
+    box, inner = np.float32([[0, 0, 60, 20], [15, 5, 30, 10]]), dict(scores=np.float32([0.5, 0.25]), masks=None)
+    page = pictures.with_names(picture, Detections(box[::-1], labels=np.array([1, 0]), **inner), size, ['a<b', 'c'])
+    first, second = re.findall('<polygon points="(.*?)"><title>(.*?)</title>', page)
+    assert (first[1], second[1]) == ('a&lt;b 0.25', 'c 0.50')
+    x, y = np.array(second[0].split(), float).reshape(-1, 2).T
+    np.testing.assert_allclose((x.min(), y.min(), x.max(), y.max()), (200, 66.6, 400, 133.3), atol=2)
+
+    overlay, document = explorer.write(image, 0.0, tmp_path / 'written')
+    assert cv2.imread(str(overlay)).shape == (40, 60, 3) and overlay.name == 'image_overlay.png'
+    written = json.loads(document.read_text())
+    assert len(written['annotations']) == len(result.scores) and written['images'][0]['file_name'] == 'image.png'
     attention = explorer.attention(image, next(iter(explorer.layers)), (39, 59))
     assert attention.token[0] < attention.grid[0] and attention.token[1] < attention.grid[1]
 
 
 def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> None:
     explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    sample, predictor = explorer.predict(image).sample, explorer.predictor
+    result, predictor, size = explorer.predict(image).result, explorer.predictor, (40, 60)
     picture = pictures.fit(explorer.read(image)[..., ::-1])
-    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, 0.3)
-    labels = sample.pred_sem_seg.data[0].numpy()
+    drawn = pictures.draw_prediction(picture, result, size, predictor, 1.0)
+    labels = result.labels
     shown = {tuple(color) for color in drawn.reshape(-1, 3)}
     assert shown == {tuple(predictor.palette[label]) for label in np.unique(labels)}
-    half = pictures.draw_prediction(picture, sample, predictor, 0.5, 0.3)
+    half = pictures.draw_prediction(picture, result, size, predictor, 0.5)
     np.testing.assert_allclose(half, (drawn.astype(float) + picture) / 2, atol=1)
-    legend = pictures.legend_of(sample, predictor, 0.3)
+    legend = pictures.legend_of(result, predictor)
     values, counts = np.unique(labels, return_counts=True)
     assert legend.count('class="entry"') == len(values)
     assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / labels.size:.1f} %' in legend
@@ -119,38 +131,44 @@ def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> Non
 
 def test_prediction_of_one_class(image: str, tmp_path: Path) -> None:
     explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    sample, predictor = explorer.predict(image).sample, explorer.predictor
+    result, predictor, size = explorer.predict(image).result, explorer.predictor, (40, 60)
     predictor.classes, predictor.palette = ['road'], [[1, 2, 3]]
-    labels = sample.pred_sem_seg.data
-    labels[:] = 1  # no road
-    labels[..., : labels.shape[-1] // 4] = 0
+    result.labels[:] = 1  # no road
+    result.labels[:, :15] = 0
     picture = pictures.fit(explorer.read(image)[..., ::-1])
-    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    drawn = pictures.draw_prediction(picture, result, size, predictor, 1.0)
     assert (drawn[:, :200] == [1, 2, 3]).all() and (drawn[:, 200:] == picture[:, 200:]).all()
-    assert pictures.legend_of(sample, predictor, 0.3).count('road 25.0 %</span>') == 1
+    assert pictures.legend_of(result, predictor).count('road 25.0 %</span>') == 1
+    page = pictures.with_names(picture, result, size, predictor.classes)
+    assert re.findall('<title>.*?</title>', page) == ['<title>road 25.0 %</title>']
 
 
 def test_prediction_of_a_panoptic_model_as_a_layer(image: str, root: Path, tmp_path: Path) -> None:
     config, checkpoint = root / 'tests/tools/mask2former_panoptic_small.py', tmp_path / 'panoptic.pth'
     random_checkpoint(checkpoint, config)
     explorer = explorer_of(str(config), str(checkpoint), mini=True)
-    sample, predictor = explorer.predict(image).sample, explorer.predictor
-    segments = sample.pred_panoptic_seg.sem_seg[0]
-    assert segments.shape == (40, 60)
+    result, predictor, size = explorer.predict(image).result, explorer.predictor, (40, 60)
+    segments = result.segments
+    assert segments.shape == size
     # What random weights find is drawn over by two persons, sand below at the right, and nothing above it.
     person, sand = (predictor.classes.index(name) for name in ('person', 'sand'))
     segments[:, :15], segments[:, 15:30] = (person + number * INSTANCE_OFFSET for number in (1, 2))
     segments[20:, 30:], segments[:20, 30:] = sand, len(predictor.classes)
-    legend = pictures.legend_of(sample, predictor, 0.3)
+    legend = pictures.legend_of(result, predictor)
     assert legend.count('class="entry"') == 2
     assert legend.index('person 2</span>') < legend.index('sand 1</span>')
 
     picture = pictures.fit(explorer.read(image)[..., ::-1])
-    drawn = pictures.draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    drawn = pictures.draw_prediction(picture, result, size, predictor, 1.0)
     assert drawn.shape == picture.shape == (533, 800, 3)
     changed = (drawn != picture).any(-1)
     assert changed[:, :390].mean() > 0.9 and changed[280:, 410:].mean() > 0.9 and changed[:250, 410:].mean() < 0.1
-    assert (pictures.draw_prediction(picture, sample, predictor, 0, 0.3) == picture).all()
+    assert (pictures.draw_prediction(picture, result, size, predictor, 0) == picture).all()
+    shares = sorted(
+        re.findall('<title>(.*?) (.*?) %</title>', pictures.with_names(picture, result, size, predictor.classes))
+    )
+    assert [name for name, _ in shares] == ['person', 'person', 'sand']
+    np.testing.assert_allclose([float(share) for _, share in shares], 25, atol=0.5)
 
 
 def test_weight_per_pixel_adds_keys_of_different_sizes() -> None:
@@ -192,6 +210,19 @@ def test_heat_and_marks() -> None:
     np.testing.assert_allclose(pictures.field_heat(field), [[1, 0], [0, 0.5]], atol=1e-6)
 
 
+def test_examples(tmp_path: Path) -> None:
+    """The first images of the config's validation set, where it is there, and the photograph."""
+    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
+    assert explorer.examples() == [PHOTOGRAPH] and cv2.imread(str(PHOTOGRAPH)) is not None
+    dataset = dict(data_root=str(tmp_path), data_prefix=dict(img_path='images'))
+    explorer.predictor.config.val_dataloader = dict(dataset=dataset)
+    assert explorer.examples() == [PHOTOGRAPH]
+    (tmp_path / 'images').mkdir()
+    for number in range(5):
+        cv2.imwrite(str(tmp_path / f'images/{number}.png'), np.zeros((8, 8, 3), np.uint8))
+    assert explorer.examples() == [*(tmp_path / f'images/{number}.png' for number in range(3)), PHOTOGRAPH]
+
+
 def test_large_images_are_shrunk_and_bad_ones_refused(tmp_path: Path) -> None:
     explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
     large, broken = (str(tmp_path / name) for name in ('large.png', 'broken.png'))
@@ -215,9 +246,10 @@ def test_a_segmentor_of_one_output_channel(image: str, tmp_path: Path, monkeypat
     prediction, (alone,) = explorer.predict(image), explorer.predictor(image)
     for sample in (prediction.sample, alone):
         assert sample.pred_sem_seg.data.dtype == torch.int64 and set(labels_of(sample).unique().tolist()) == {0, 1}
-        assert 'field' in pictures.legend_of(sample, explorer.predictor, 0.0)
+        assert 'field' in pictures.legend_of(arrays_of(sample), explorer.predictor)
     picture = pictures.fit(cv2.imread(image))
-    assert pictures.draw_prediction(picture, prediction.sample, explorer.predictor, 0.5, 0.0).shape == picture.shape
+    drawn = pictures.draw_prediction(picture, prediction.result, (40, 60), explorer.predictor, 0.5)
+    assert drawn.shape == picture.shape
     results = Results(tmp_path / 'out', explorer.predictor)
     results.add_image(next(explorer.predictor.iterate([image])))
     labels = cv2.imread(str(tmp_path / 'out/labels/image.png'))

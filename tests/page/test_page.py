@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from urllib.request import urlopen
 
 import cv2
 import numpy as np
@@ -22,7 +23,7 @@ pytestmark = module_needs('gradio', 'playwright')
 import httpx  # noqa: E402
 from playwright.sync_api import Browser, Page  # noqa: E402
 
-from .browser import choose, click, open_browser, source, upload, visit, wait_for_change  # noqa: E402
+from .browser import PICTURE, choose, click, open_browser, place, source, upload, visit, wait_for_change  # noqa: E402
 
 SECONDS = 60  # until something that must happen has happened
 
@@ -59,7 +60,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pixels(page: Page, name: str) -> np.ndarray:
-    content = page.request.get(source(page, name)).body()
+    address = source(page, name)
+    content = urlopen(address).read() if address.startswith('data:') else page.request.get(address).body()
     return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
 
 
@@ -69,7 +71,7 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     first = source(page, 'prediction')
     page.wait_for_function("document.querySelectorAll('#about_prediction .entry').length > 0")
     assert 'input of 64 x 96 pixels' in page.inner_text('#about_prediction')
-    assert page.locator('#attention img').count() == 0
+    assert page.locator(f'#attention {PICTURE}').count() == 0
     with_layer = pixels(page, 'prediction')
 
     # Without opacity it is the image itself.
@@ -102,6 +104,51 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
 
 
 @needs('Chromium')
+def test_an_example_names_and_files(page: Page) -> None:
+    """An example is shown after a click; the pointer shows what it is on, and links have what predict.py writes."""
+    page.locator('#examples img').last.click()
+    source(page, 'prediction')
+    shares = dict(text.rsplit(' ', 2)[:2] for text in page.locator('#prediction title').all_text_contents())
+    legend = page.inner_text('#about_prediction')
+    assert shares and all(f'{name} ' in legend for name in shares)
+    assert sum(map(float, shares.values())) == pytest.approx(100, abs=1)
+    box = place(page, 'prediction')
+    point = [box['x'] + box['width'] / 2, box['y'] + box['height'] / 2]
+    name = page.evaluate('([x, y]) => document.elementFromPoint(x, y).textContent', point)
+    assert name.rsplit(' ', 2)[0] in shares
+
+    page.wait_for_selector('#files a')
+    files = [link.get_attribute('href') for link in page.locator('#files a').all()]
+    assert [file.rsplit('/', 1)[1] for file in files] == [
+        'chelsea_overlay.png',
+        'classes.txt',
+        'chelsea.png',
+        'predictions.json',
+    ]
+    overlay, labels = (
+        cv2.imdecode(np.frombuffer(page.request.get(file).body(), np.uint8), cv2.IMREAD_COLOR) for file in files[::2]
+    )
+    assert overlay.shape == labels.shape == (300, 451, 3)
+    assert page.request.get(files[3]).json()['images'][0]['file_name'] == 'chelsea.jpg'
+    page.click('#upload button[aria-label="Clear"]')
+    page.wait_for_selector('#files', state='hidden')
+
+
+@needs('Chromium')
+def test_quick_clicks(page: Page, image: Path) -> None:
+    """Of clicks that come while one is answered, the last counts; then the page still answers."""
+    upload(page, image)
+    before = source(page, 'prediction')
+    for column in (0.1, 0.5, 0.9):
+        page.mouse.click(place(page, 'prediction')['x'] + column * place(page, 'prediction')['width'], 300)
+    wait_for_change(page, 'prediction', before)
+    page.wait_for_function("document.querySelector('#about_attention').innerText.includes('token')")
+    before = source(page, 'attention')
+    click(page, 'prediction', 0.5, 0.2)
+    wait_for_change(page, 'attention', before)
+
+
+@needs('Chromium')
 def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> None:
     messages = page.locator('[data-testid=toast-body]')
     (tmp_path / 'notes.txt').write_text('no image')
@@ -113,7 +160,7 @@ def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> No
     (tmp_path / 'notes.png').write_text('no image')
     upload(page, tmp_path / 'notes.png')
     messages.filter(has_text='cannot decode the image notes.png').wait_for()
-    assert page.locator('#prediction img').count() == 0
+    assert page.locator(f'#prediction {PICTURE}').count() == 0 and not page.is_visible('#files')
     # And the next one works.
     page.click('#upload button[aria-label="Clear"]')
     upload(page, image)
