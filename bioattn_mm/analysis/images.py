@@ -66,7 +66,7 @@ def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
     if folder:
         path = Path(folder)
     else:
-        dataset = next(find_datasets(config.val_dataloader), None)
+        dataset = next(find_datasets(config.get('val_dataloader')), None)
         if dataset is None:
             raise InputError(f'{config.filename} names no folder of validation images: name one with --images')
         prefix = dataset.get('data_prefix', {})

@@ -32,12 +32,8 @@ from .pictures import (
 # Seconds: how often temporary files are looked through, and their age when they are removed.
 CLEANING = (600, 3600)
 MEAN = -1  # this choice is the mean of all heads
-# Of an image that cannot be read, or that the model cannot take.
-ERRORS = (InputError, MemoryError, RuntimeError)
-HINT = (
-    'Drop an image or choose an example, and point at the prediction to see classes. Click a pixel of a picture to '
-    'see what it attends to, and on which pixels it depends.'
-)
+ERRORS = (InputError, MemoryError, RuntimeError)  # of an image that the model cannot take
+HINT = 'Drop an image or choose an example. Point at an object to see its class; click a pixel to see what it attends to.'
 # Fonts of the user's own machine: Gradio's themes otherwise ask another server for theirs.
 THEME = gr.themes.Default(
     font=['system-ui', 'sans-serif'], font_mono=['ui-monospace', 'monospace'], spacing_size='sm', text_size='sm'
@@ -84,15 +80,13 @@ class Page:
             with gr.Row():
                 with gr.Column(scale=2, min_width=240):
                     self.upload = gr.File(label='Image', file_types=['image'], height=130, elem_id='upload')
-                    samples = [[str(path)] for path in explorer.examples()]
+                    images = [[str(path)] for path in explorer.examples()]
                     self.examples = gr.Dataset(
-                        label='Examples', components=['image'], samples=samples, elem_id='examples'
+                        label='Examples', components=['image'], samples=images, elem_id='examples'
                     )
-                    self.opacity = gr.Slider(
-                        0, 1, 0.6, step=0.05, label='Opacity of the prediction', elem_id='opacity'
-                    )
+                    self.opacity = gr.Slider(0, 1, 0.6, step=0.05, label='Opacity', elem_id='opacity')
                     self.score_thr = gr.Slider(
-                        0, 1, 0.3, step=0.05, label='Lowest score of objects', visible=is_detector, elem_id='score'
+                        0, 1, 0.3, step=0.05, label='Lowest score', visible=is_detector, elem_id='score'
                     )
                     self.layer = gr.Dropdown(
                         layers, value=layers[len(layers) // 2], label='Attention layer', elem_id='layer'
@@ -106,34 +100,17 @@ class Page:
                         label='Receptive field of',
                         elem_id='output',
                     )
+                    self.files = gr.File(label='Download', visible=False, interactive=False, elem_id='files')
                 self.pictures, self.texts = [], []
-                for name, label in (
-                    ('prediction', 'Prediction'),
-                    ('attention', 'Attention of the pixel'),
-                    ('field', 'Effective receptive field of the pixel'),
+                image = dict(format='png', interactive=False, buttons=['download', 'fullscreen'], height=400)
+                for kind, name, label, settings in (
+                    (gr.HTML, 'prediction', 'Prediction', dict(show_label=True, container=True, js_on_load=CLICK)),
+                    (gr.Image, 'attention', 'Attention of the pixel', image),
+                    (gr.Image, 'field', 'Effective receptive field of the pixel', image),
                 ):
                     with gr.Column(scale=3, min_width=320):
-                        if name == 'prediction':
-                            picture = gr.HTML(
-                                label=label,
-                                show_label=True,
-                                container=True,
-                                js_on_load=CLICK,
-                                elem_id=name,
-                            )
-                        else:
-                            picture = gr.Image(
-                                label=label,
-                                format='png',
-                                interactive=False,
-                                buttons=['download', 'fullscreen'],
-                                height=400,
-                                elem_id=name,
-                            )
-                        self.pictures.append(picture)
+                        self.pictures.append(kind(label=label, elem_id=name, **settings))
                         self.texts.append(gr.HTML(elem_id=f'about_{name}'))
-                        if name == 'prediction':
-                            self.files = gr.File(label='Download', visible=False, interactive=False, elem_id='files')
             self._connect()
 
     def _connect(self) -> None:
@@ -146,9 +123,9 @@ class Page:
         options.update(api_visibility='private', show_progress_on=self.pictures)
         files = dict(options, fn=self._files, outputs=self.files, show_progress='hidden')
         # Every change of the image counts; of other requests that come while one is answered, the last.
-        chosen = self.examples.click(lambda sample: sample[0], self.examples, self.upload, queue=False)
-        for image in (self.upload.upload, self.upload.clear, chosen.then):
-            image(self._new_image, trigger_mode='multiple', **options).then(**files)
+        example = self.examples.click(lambda sample: sample[0], self.examples, self.upload, queue=False)
+        for changed in (self.upload.upload, self.upload.clear, example.then):
+            changed(self._new_image, trigger_mode='multiple', **options).then(**files)
         options.update(trigger_mode='always_last')
         triggers = [*(control.input for control in controls), self.opacity.release]
         gr.on(triggers, self._show, **options)
@@ -160,9 +137,9 @@ class Page:
 
     def _choices(self, layer: str) -> tuple[dict, dict]:
         """Choices and values of the two dropdowns for the maps and the heads of a layer."""
-        about = self.explorer.layers[layer]
-        heads = [('mean of all', MEAN), *((str(head), head) for head in range(about.heads))]
-        return dict(choices=about.maps, value=about.maps[0]), dict(choices=heads, value=MEAN)
+        maps, heads = self.explorer.layers[layer]
+        heads = [('mean of all', MEAN), *((str(head), head) for head in range(heads))]
+        return dict(choices=maps, value=maps[0]), dict(choices=heads, value=MEAN)
 
     def _other_layer(self, layer: str) -> list[gr.Dropdown]:
         return [gr.Dropdown(**choices) for choices in self._choices(layer)]

@@ -42,14 +42,6 @@ class Prediction(predictor.Prediction):
     seconds: float = 0.0
 
 
-@dataclass
-class Layer:
-    """What there is to look at in an attention layer: names of its maps, first the attention itself, and heads."""
-
-    maps: list[str]
-    heads: int
-
-
 class Explorer:
     """Looks at images with one model. Results are kept for a while; for one thread at a time.
 
@@ -61,7 +53,7 @@ class Explorer:
 
     Attributes:
         predictor: As given.
-        layers: The attention layers by name.
+        layers: The attention layers by name: names of their maps, first the attention itself, and number of heads.
         outputs: Stages of the backbone's outputs.
 
     Raises:
@@ -71,28 +63,23 @@ class Explorer:
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
-        config, backbone = predictor.config, predictor.model.backbone
+        name, backbone, kind = predictor.config.filename, predictor.model.backbone, predictor.kind
         if predictor.task == 'classification':
-            raise InputError(f'{config.filename} is a classifier: the page is for detectors and segmentors')
-        if predictor.kind is not None:
-            raise InputError(
-                f'{config.filename} takes images of {predictor.kind}, and the page shows RGB in 8 bits: take '
-                'predict.py'
-            )
+            raise InputError(f'{name} is a classifier: the page is for detectors and segmentors')
+        if kind is not None:
+            raise InputError(f'{name} takes images of {kind}, and the page shows RGB in 8 bits: take predict.py')
         if not isinstance(backbone, Backbone):
-            raise InputError(
-                f'{config.filename} has the backbone {type(backbone).__name__}: expected a subclass of Backbone'
-            )
+            raise InputError(f'{name} has the backbone {type(backbone).__name__}: expected a subclass of Backbone')
         predictor.model.requires_grad_(False)
         if predictor.task == 'segmentation':
             predictor.model.test_cfg.mode = 'whole'
-        self._backbone, self._prepare = backbone, ImageReader(config, None, predictor.device)
+        self._backbone, self._prepare = backbone, ImageReader(predictor.config, None, predictor.device)
         self.outputs, self.layers = list(backbone.out_indices), {}
         noise = torch.randn(1, 3, *PROBE_SIZE, generator=torch.Generator().manual_seed(0)).to(predictor.device)
         for recording in record_attention(backbone, noise):
             attention = attention_of_token(recording, (0, 0), stride_of(recording.grid, PROBE_SIZE))
             heads = max(len(panel.values) for panel in attention.panels)
-            self.layers[recording.name] = Layer(list(attention.parts), heads)
+            self.layers[recording.name] = list(attention.parts), heads
         # Caches of this object; around the methods in the class they would be those of all objects.
         self.read = lru_cache(KEPT)(_read)
         self.predict = lru_cache(KEPT)(self._predict)
@@ -105,10 +92,9 @@ class Explorer:
 
     def examples(self) -> list[Path]:
         """Images to try: the first ones of the config's validation set, if it is there, and a photograph."""
-        found = []
-        with suppress(InputError, AttributeError, KeyError):
-            found = find_images(self.predictor.config, None, NUM_EXAMPLES)
-        return [*found, PHOTOGRAPH]
+        with suppress(InputError):
+            return [*find_images(self.predictor.config, None, NUM_EXAMPLES), PHOTOGRAPH]
+        return [PHOTOGRAPH]
 
     def write(self, path: str, score_thr: float, folder: Path) -> list[Path]:
         """Write what `predict.py` writes for an image into a folder, and return the files, first the overlay."""

@@ -121,20 +121,14 @@ def mark_pixel(picture: np.ndarray, pixel: tuple[int, int], size: tuple[int, int
 
 def legend_of(result: Result, predictor: Predictor) -> str:
     """HTML of the classes that occur, the most frequent first, with their share of the pixels or their objects."""
-    number = len(predictor.classes)
-    if isinstance(result, Panoptic):
-        labels = np.unique(result.segments) % INSTANCE_OFFSET
-    else:
-        labels = result.labels.ravel()
-    counts = np.bincount(labels, minlength=number)
-    total, counts = counts.sum(), counts[:number]
+    is_panoptic, number = isinstance(result, Panoptic), len(predictor.classes)
+    labels = np.unique(result.segments) % INSTANCE_OFFSET if is_panoptic else result.labels.ravel()
+    counts = np.bincount(labels, minlength=number)[:number]
     is_share = isinstance(result, Segmentation)
-    texts = [f'{100 * count / total:.1f} %' if is_share else str(count) for count in counts]
+    texts = [f'{100 * count / labels.size:.1f} %' if is_share else str(count) for count in counts]
     entries = [
-        '<span class="entry"><span class="swatch" style="background: rgb({}, {}, {})"></span>'.format(
-            *predictor.palette[index]
-        )
-        + f'{html.escape(predictor.classes[index])} {texts[index]}</span>'
+        f'<span class="entry"><span class="swatch" style="background: rgb{tuple(predictor.palette[index])}"></span>'
+        f'{html.escape(predictor.classes[index])} {texts[index]}</span>'
         for index in np.argsort(-counts, kind='stable')
         if counts[index]
     ]

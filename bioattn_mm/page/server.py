@@ -40,7 +40,8 @@ def serving(
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
         folder = stack.enter_context(temporary)
-        stack.callback(_restore_environment, dict(os.environ))
+        stack.callback(os.environ.update, dict(os.environ))
+        stack.callback(os.environ.clear)  # before the update: the last callback is the first
         # Gradio reads some of the environment when it is imported.
         os.environ.update(GRADIO_TEMP_DIR=folder, GRADIO_ANALYTICS_ENABLED='False')
         from starlette.middleware import Middleware
@@ -71,8 +72,3 @@ def serving(
             footer_links=[],
         )
         yield url
-
-
-def _restore_environment(before: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(before)

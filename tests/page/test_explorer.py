@@ -50,7 +50,7 @@ def test_every_system(name: str, image: str, tmp_path: Path) -> None:
     assert prediction.prepared.inputs.shape == (1, 3, 64, 96)
     for layer in list(explorer.layers)[::3]:
         attention = explorer.attention(image, layer, (20, 45))
-        assert list(attention.parts) == explorer.layers[layer].maps
+        assert list(attention.parts) == explorer.layers[layer][0]
         # The pixel is at row 32 and column 72 of the input.
         assert attention.token == (32 // attention.stride, 72 // attention.stride)
         weights = weight_per_pixel(attention.parts[ATTENTION], None, (64, 96))
