@@ -138,27 +138,19 @@ SHARED = {
         action='store_true', help='ignore 0 in the label maps, and number the classes from 1'
     ),
     '--as-rgb': dict(
-        action='store_true',
-        help='read all images as RGB in 8 bits (default: with the channels and depth of their files)',
+        action='store_true', help='read all images as RGB in 8 bits (default: channels and depth of their files)'
     ),
     '--mini': dict(
         action='store_true',
         help='take drawn data, or yours from --data, at a quarter of the size: minutes on a CPU',
     ),
     '--cfg-options': dict(
-        nargs='+',
-        action=ConfigOptions,
-        metavar='KEY=VALUE',
-        help='override values of the config, even those that --mini sets',
+        nargs='+', action=ConfigOptions, metavar='KEY=VALUE', help='override config values, even those of --mini'
     ),
     '--trust-checkpoint': dict(
-        action=TrustCheckpoint,
-        nargs=0,
-        help='read checkpoints that can run code, too: only if you trust their source',
+        action=TrustCheckpoint, nargs=0, help='read checkpoints that can run code, too, if you trust their source'
     ),
-    '--shards': dict(
-        metavar='DIR', help='read the data from tar files that make-shards wrote, on network file systems'
-    ),
+    '--shards': dict(metavar='DIR', help='read the data from the tar files of make-shards, for network file systems'),
     '--bias-mode': dict(
         metavar='MODE', help='how TransNeXt fits its position bias to other sizes: extrapolate, interpolate or linear'
     ),
@@ -188,9 +180,7 @@ SHARED = {
         help=f'send curves, metrics and the config to trackers, too: {", ".join(TRACKERS)}',
     ),
     '--launcher': dict(
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
-        default='none',
-        help='how you start the processes (default: none)',
+        choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='how processes are started (default: none)'
     ),
     '--local-rank': dict(type=int, help=argparse.SUPPRESS),  # torch.distributed.launch appends it
     '--device': dict(

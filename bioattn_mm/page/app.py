@@ -33,7 +33,7 @@ from .pictures import (
 CLEANING = (600, 3600)
 MEAN = -1  # this choice is the mean of all heads
 ERRORS = (InputError, MemoryError, RuntimeError)  # of an image that the model cannot take
-HINT = 'Drop an image or choose an example. Point at an object to see its class; click a pixel to see what it attends to.'
+HINT = 'Drop an image or choose an example. Point at the prediction to see classes; click a pixel to look from there.'
 # Fonts of the user's own machine: Gradio's themes otherwise ask another server for theirs.
 THEME = gr.themes.Default(
     font=['system-ui', 'sans-serif'], font_mono=['ui-monospace', 'monospace'], spacing_size='sm', text_size='sm'
@@ -154,14 +154,10 @@ class Page:
         return self._show(values, (row, column))
 
     def _show(self, values: dict, clicked: tuple[int, int] | None = None) -> dict:
-        """Everything that the controls ask for, by component.
+        """Everything that the values of the controls ask for, by component; row and column of a click are the query.
 
         It is one answer: of several that follow each other quickly, Gradio's page loses some. An image that cannot be
         read, or that the model cannot take, becomes a message on the page.
-
-        Args:
-            values: Values of the controls.
-            clicked: Row and column in a picture: the new query.
         """
         path, query = values[self.upload], values[self.query]
         nothing = dict.fromkeys([self.query, *self.pictures, *self.texts])

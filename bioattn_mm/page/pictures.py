@@ -55,14 +55,13 @@ def draw_prediction(
 
 
 def with_names(picture: np.ndarray, result: Result, size: tuple[int, int], classes: Sequence[str]) -> str:
-    """HTML of a picture of an image of a size (height, width), where the pointer shows what it is on.
-
-    That is the class, with the score of an object, or the share that the class or the segment has of the image.
-    """
+    """HTML of a picture of an image of a size (height, width): the pointer shows classes, with score or share."""
     height, width = picture.shape[:2]
     grid = -(-height // STEP), -(-width // STEP)
     if isinstance(result, Detections):
-        masks = _masks_of(result, size, grid)
+        y, x = np.indices(grid) * np.divide(size, grid)[:, None, None]
+        boxes = [(left <= x) & (x < right) & (top <= y) & (y < bottom) for left, top, right, bottom in result.boxes]
+        masks = boxes if result.masks is None else [resized_labels(mask, grid) for mask in result.masks]
         texts = [f'{classes[label]} {score:.2f}' for label, score in zip(result.labels, result.scores)]
     else:
         labels = resized_labels(result.labels if isinstance(result, Segmentation) else result.segments, grid)
@@ -77,15 +76,6 @@ def with_names(picture: np.ndarray, result: Result, size: tuple[int, int], class
     ]
     png = base64.b64encode(cv2.imencode('.png', picture[..., ::-1])[1]).decode()
     return f'<svg viewBox="0 0 {width} {height}"><image href="data:image/png;base64,{png}"/>{"".join(shapes)}</svg>'
-
-
-def _masks_of(result: Detections, size: tuple[int, int], grid: tuple[int, int]) -> Sequence[np.ndarray]:
-    """Masks, or boxes, of the objects of an image of a size (height, width), on a grid of another size."""
-    if result.masks is not None:
-        return [resized_labels(mask, grid) for mask in result.masks]
-    left, top, right, bottom = result.boxes.T[..., None]
-    y, x = ((np.arange(new) + 0.5) * (old / new) for old, new in zip(size, grid))
-    return ((top <= y) & (y < bottom))[:, :, None] & ((left <= x) & (x < right))[:, None]
 
 
 def field_heat(field: np.ndarray) -> np.ndarray:
