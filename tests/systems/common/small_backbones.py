@@ -50,9 +50,11 @@ CASES = dict(
     ),
 )
 RVT = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
-# By the name of the class and what differs from `CASES`: sr_ratios of TransNeXt, host and attention of VARS.
+# By the name of the class and what differs from `CASES`: grids and bias of TransNeXt, host and attention of VARS.
 VARIANTS = CASES | {
     'TransNeXt A-A-A-A': replace(CASES['TransNeXt'], arch={**CASES['TransNeXt'].arch, 'sr_ratios': (16, 8, 4, 2)}),
+    'TransNeXt interpolated': replace(CASES['TransNeXt'], options=dict(bias_mode='interpolate', img_size=64)),
+    'TransNeXt pooled to 2 x 3': replace(CASES['TransNeXt'], options=dict(pool_size=(2, 3))),
     **{
         f'VARS rvt {attention}': Case(RVT, (16, 32), (8, 16), 12, 12, dict(attention=attention))
         for attention in ATTENTIONS

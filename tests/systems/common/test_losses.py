@@ -53,14 +53,6 @@ def test_mixed_precision(name: str, dtype: torch.dtype) -> None:
     assert half_loss == pytest.approx(loss, rel=0.03)
 
 
-@pytest.mark.parametrize('name', CONFIGS)
-def test_activation_checkpointing(name: str) -> None:
-    loss, gradient = loss_and_gradient(build(name))
-    other_loss, other_gradient = loss_and_gradient(build(name, with_cp=True))
-    assert other_loss == loss
-    torch.testing.assert_close(other_gradient, gradient)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [CONFIGS[0], pytest.param(CONFIGS[1], marks=pytest.mark.every_compilation)])
 def test_compiled_backbone_and_neck(name: str) -> None:

@@ -1,9 +1,7 @@
 """SimpleFeaturePyramid: sizes, where each level comes from, and what is refused when it is built."""
 
-import pytest
 import torch
 
-from bioattn_mm.errors import InputError
 from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyramid
 
 SCALES = (4, 2, 1, 0.5, 0.25)
@@ -49,33 +47,3 @@ def test_pooling_down_takes_the_largest_value_of_each_cell() -> None:
     pooling = SimpleFeaturePyramid(4, 8, (0.5,)).levels[0][0]
     x = torch.arange(15.0).view(1, 1, 3, 5)
     assert pooling(x).tolist() == [[[[6, 8, 9], [11, 13, 14]]]]
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(scales=(3, 1)), 'scales must be powers of two, got 3'),
-        (dict(scales=(1, 0)), 'scales must be powers of two, got 0'),
-        (dict(in_channels=[16, 16]), r'each of the 4 scales needs one input: in_channels \[16, 16\]'),
-        (
-            dict(in_channels=[16, 8], stride=[16], sources=[0, 0, 0, 1]),
-            'stride must be an int or have a value for each',
-        ),
-        (dict(in_channels=[16, 8], sources=[0, 0, 0, 0]), 'sources must name all of the 2 inputs and no others'),
-        (dict(in_channels=[16, 8], sources=[0, 0, 1, 2]), 'sources must name all of the 2 inputs and no others'),
-        (dict(sources=[0, 0]), 'each of the 4 scales needs one input'),
-        (
-            dict(head_strides=[8, 16, 32, 64]),
-            r'the head expects strides \(8, 16, 32, 64\), the pyramid has \(4, 8, 16, 32\) '
-            r'\(inputs of stride 16, scales \(4, 2, 1, 0.5\)\)',
-        ),
-    ],
-)
-def test_refused_when_it_is_built(options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SimpleFeaturePyramid(**{'in_channels': 16, 'out_channels': 8, **options})
-
-
-def test_number_of_maps() -> None:
-    with pytest.raises(InputError, match='expected 4 feature maps, as in in_channels, got 1'):
-        SimpleFeaturePyramid([16] * 4, 8)((torch.zeros(1, 16, 2, 2),))

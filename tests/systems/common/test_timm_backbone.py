@@ -127,21 +127,6 @@ def test_activations_computed_again() -> None:
         torch.testing.assert_close(parameter.grad, other.grad, msg=name)
 
 
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(model_name='vit_small_patch14_dino'), 'has no model .*; it has vit_small_patch14_dinov2'),
-        (dict(model_name='resnet18', out_indices=(5,)), r'out_indices must be 0 to 4 for resnet18, got \(5,\)'),
-        (dict(model_name='resnet18', frozen_stages=9), 'frozen_stages must be -1 to 4 for resnet18, got 9'),
-        (dict(model_name='resnet18', depths=3), "timm's resnet18 cannot be built: .*unexpected keyword argument"),
-        (dict(model_name='poolformer_s12', frozen_stages=0), 'no group_matcher, by which stages are frozen'),
-    ],
-)
-def test_what_is_wrong(options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        MODELS.build(dict(type='bioattn_mm.TimmBackbone', **options))
-
-
 def test_weights_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*args: object, **kwargs: object) -> None:
         raise OSError('no network')

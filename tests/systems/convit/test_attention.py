@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bioattn_mm.errors import InputError
-from bioattn_mm.systems.common.heads import split_heads
 from bioattn_mm.systems.convit import GPSA, FrozenGPSA, UngatedGPSA
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
@@ -67,17 +65,6 @@ def test_equals_the_formula_in_values_and_gradients(grid: tuple[int, int]) -> No
             torch.testing.assert_close(gradient, want, rtol=0, atol=1e-11)
 
 
-def test_float32_agrees_with_the_maps() -> None:
-    layer = GPSA(192, 4)
-    x = torch.randn(2, 9, 14, 192, requires_grad=True)
-    inputs = [x, *layer.parameters()]
-    output, maps = layer(x), output_of(layer, weights_of(layer, x), x)
-    torch.testing.assert_close(output, maps, rtol=0, atol=1e-5)
-    gradients, wanted = (torch.autograd.grad(y.square().mean(), inputs) for y in (output, maps))
-    for gradient, want in zip(gradients, wanted, strict=True):
-        torch.testing.assert_close(gradient, want, rtol=0, atol=1e-5)
-
-
 def test_no_tensor_of_all_pairs_is_made(record_sizes: Callable) -> None:
     """Scaled dot-product attention is a single operator: no other tensor may be larger than queries and keys."""
     x = torch.randn(1, 40, 50, 8)
@@ -112,37 +99,6 @@ def test_starts_as_a_convolution(num_heads: int, kernel_size: int) -> None:
             torch.testing.assert_close(output[:, inner, inner, head], sum(neighbours) / len(offsets))
 
 
-def test_gate_of_zero_and_one() -> None:
-    layer = randomized()
-    x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
-    layer.gating_param.data.fill_(-1e3)
-    query, key = split_heads(layer.qk(x), 2, layer.num_heads)
-    torch.testing.assert_close(weights_of(layer, x), (query @ key.transpose(-1, -2) / 2).softmax(-1))
-    layer.gating_param.data.fill_(1e3)
-    rows, columns = layer.position_weights((3, 4))
-    torch.testing.assert_close(
-        weights_of(layer, x)[0], torch.stack([torch.kron(a, b) for a, b in zip(rows, columns)])
-    )
-
-
-def test_every_parameter_has_a_gradient() -> None:
-    """DistributedDataParallel fails if a parameter gets no gradient."""
-    layer = GPSA(8, 2)
-    layer(torch.randn(1, 3, 4, 8)).sum().backward()
-    assert all(parameter.grad is not None for parameter in layer.parameters())
-
-
-def test_gradcheck() -> None:
-    layer = randomized(4, 2)
-    x = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
-    parameters = dict(layer.named_parameters())
-
-    def function(x: Tensor, *values: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, dict(zip(parameters, values)), (x,))
-
-    assert torch.autograd.gradcheck(function, (x, *parameters.values()))
-
-
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
     """Squares of offsets overflow in half precision: the positional softmax has to be computed in float32."""
@@ -161,11 +117,6 @@ def test_maps_under_autocast(dtype: torch.dtype) -> None:
         maps = layer.attention_maps(x, queries)
     for name, exact in layer.attention_maps(x, queries).items():
         torch.testing.assert_close(maps[name].weights.float(), exact.weights, rtol=0.05, atol=0.01)
-
-
-def test_width_that_is_no_multiple_of_the_heads() -> None:
-    with pytest.raises(InputError, match='embed_dims must be a multiple of num_heads, got 10 and 3'):
-        GPSA(10, 3)
 
 
 def test_ungated_gives_content_and_position_the_same_share() -> None:

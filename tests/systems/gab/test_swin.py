@@ -8,7 +8,6 @@ from mmengine.registry import MODELS, DefaultScope
 from mmpretrain.models import SwinTransformer as MMPretrainSwin
 from torch import Tensor, nn
 
-from bioattn_mm.errors import InputError
 from bioattn_mm.systems.gab import GABSwin, GaussianBias
 
 SMALL = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
@@ -161,31 +160,3 @@ def test_whole_classifier_of_the_release_gives_its_logits(tmp_path) -> None:
     model.init_weights()
     image = torch.randn(2, 3, 224, 224)
     torch.testing.assert_close(model.eval()(image), fc(host(image)[-1].mean((2, 3))), rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_stages_that_no_output_needs_are_not_built() -> None:
-    whole, part = GABSwin(SMALL).eval(), GABSwin(SMALL, out_indices=(1,)).eval()
-    assert not any(name.startswith(('stages.2', 'stages.1.downsample', 'norm0')) for name in part.state_dict())
-    part.load_state_dict({name: value for name, value in whole.state_dict().items() if name in part.state_dict()})
-    image = torch.randn(1, 3, 64, 96)
-    assert part.out_channels == (32,)
-    torch.testing.assert_close(part(image), whole(image)[1:2])
-
-
-def test_is_built_without_memory() -> None:
-    with torch.device('meta'):
-        assert all(parameter.is_meta for parameter in GABSwin('tiny').parameters())
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(arch={**SMALL, 'depths': (2, 2)}), r'depths of arch needs 4 values, got \(2, 2\)'),
-        (dict(arch={**SMALL, 'num_heads': (3, 3, 3, 3)}), 'embed_dims must be a multiple of num_heads, got 16 and 3'),
-        (dict(sigma=0.0), 'sigma must be positive, got 0.0'),
-    ],
-)
-def test_arguments_that_are_wrong(options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        GABSwin(**{'arch': SMALL, **options})

@@ -1,30 +1,69 @@
-"""Position-based attention of PerViT, computed for all pairs of tokens."""
+"""Attention of PerViT and of its ablations, computed for all pairs of tokens."""
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
-from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
+from bioattn_mm.systems.pervit import VectorDistance
 
 Grid = tuple[int, int]
 GRIDS = [(4, 4), (3, 7), (5, 2), (1, 6), (1, 1)]
 
 
-def phi_p_of_all_pairs(layer: PeripheralAttention, embedding: DistanceEmbedding, grid: Grid) -> torch.Tensor:
-    """Eq. 6-8, computed for all pairs of tokens: (heads, N, N)."""
-    position = layer.position
-    # In the pre-training, 14 tokens cover [-1, 1].
-    step = torch.linspace(-1, 1, 14, dtype=torch.float64).diff()[0]
-    queries = torch.cartesian_prod(*(torch.arange(length) for length in grid)) * step
-    keys = torch.cartesian_prod(*(torch.arange(-2, length + 2) for length in grid)) * step
-    distance = (queries[:, None] - keys).square().sum(-1).sqrt()
-    x = F.linear(distance[..., None], embedding.proj.weight, embedding.proj.bias)
-    x = x.transpose(1, 2).unflatten(2, (grid[0] + 4, grid[1] + 4))
+def distances_of_pairs(embedding: nn.Module, grid: Grid, margin: int) -> Tensor:
+    """R of every query and every key up to `margin` tokens outside of the grid: (N, channels, H + 2 m, W + 2 m)."""
+    queries = torch.cartesian_prod(*(torch.arange(length) for length in grid))
+    keys = torch.cartesian_prod(*(torch.arange(-margin, length + margin) for length in grid))
+    if isinstance(embedding, VectorDistance):
+        of_keys, of_queries = (embedding.vectors[places[:, 0] + 2, places[:, 1] + 2] for places in (keys, queries))
+        x = (of_keys - of_queries[:, None]).abs()
+    else:  # in the pre-training, 14 tokens cover [-1, 1]
+        distance = 2 / 13 * (keys - queries[:, None]).double().square().sum(-1).sqrt()
+        x = F.linear(distance[..., None], embedding.proj.weight, embedding.proj.bias)
+    return x.transpose(1, 2).unflatten(2, tuple(length + 2 * margin for length in grid))
 
-    def instance_norm(x: torch.Tensor, norm: torch.nn.GroupNorm) -> torch.Tensor:
+
+def phi_p(position: nn.Module, embedding: nn.Module, grid: Grid) -> Tensor:
+    """Eq. 6-8: (heads, N, N)."""
+    if hasattr(position, 'convs'):
+        layers = list(zip(position.convs, position.norms, strict=True))
+    else:
+        layers = [(position.conv1, position.norm1), (position.conv2, position.norm2)]
+    x = distances_of_pairs(embedding, grid, layers[0][0].kernel_size[0] // 2 * len(layers))
+    for index, (conv, norm) in enumerate(layers):
+        x = F.conv2d(F.relu(x) if index else x, conv.weight, conv.bias)
         mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), correction=0, keepdim=True)
-        return (x - mean) / (variance + 1e-5).sqrt() * norm.weight[:, None, None] + norm.bias[:, None, None]
+        weight, bias = (value[:, None, None] for value in (norm.weight, norm.bias))
+        x = (x - mean) / (variance + 1e-5).sqrt() * weight + bias
+    assert x.shape[2:] == grid
+    return torch.sigmoid(x).flatten(2).transpose(0, 1)
 
-    x = F.conv2d(x, position.conv1.weight, position.conv1.bias)
-    x = F.relu(instance_norm(x, position.norm1))
-    x = F.conv2d(x, position.conv2.weight, position.conv2.bias)
-    return torch.sigmoid(instance_norm(x, position.norm2)).flatten(2).transpose(0, 1)
+
+def phi_c(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Phi_c, (B, heads, N, N), and the values, (B, N, C)."""
+    query, key, value = layer.qkv(x).flatten(1, 2).chunk(3, -1)
+    query, key = (t.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for t in (query, key))
+    return torch.exp(query @ key.transpose(2, 3) / query.shape[-1] ** 0.5), value
+
+
+def attention_by(weights: Tensor, value: Tensor, layer: nn.Module, shape: torch.Size) -> Tensor:
+    """Values, (B, N, C), weighted by (..., heads, N, N) that are divided by their sums, and projected."""
+    value = value.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+    output = weights / weights.sum(-1, keepdim=True) @ value
+    return layer.proj(output.transpose(1, 2).reshape(shape))
+
+
+def written_out(layer: nn.Module, x: Tensor, embedding: nn.Module) -> Tensor:
+    """Eq. 5: the product of both attentions, divided by its sum over the keys."""
+    content, value = phi_c(layer, x)
+    return attention_by(content * phi_p(layer.position, embedding, tuple(x.shape[1:3])), value, layer, x.shape)
+
+
+def assert_same_with_gradients(output: Tensor, want: Tensor, inputs: list[Tensor]) -> None:
+    torch.testing.assert_close(output, want)
+    direction = torch.randn_like(output)
+    grads, wanted = (torch.autograd.grad(y, inputs, direction, allow_unused=True) for y in (output, want))
+    for grad, want_grad in zip(grads, wanted):
+        assert grad is not None  # no parameter without use, which breaks DistributedDataParallel
+        want_grad = torch.zeros_like(grad) if want_grad is None else want_grad
+        torch.testing.assert_close(grad, want_grad, rtol=1e-6, atol=1e-9)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from bioattn_mm.ops import chunked_attention
@@ -13,7 +12,15 @@ from bioattn_mm.systems.pervit import (
     PositionAttention,
     VectorDistance,
 )
-from tests.systems.pervit.formula import GRIDS, Grid, phi_p_of_all_pairs
+from tests.systems.pervit.formula import (
+    GRIDS,
+    Grid,
+    assert_same_with_gradients,
+    attention_by,
+    phi_c,
+    phi_p,
+    written_out,
+)
 
 CHANNELS, HEADS = 12, 2
 # With the neighbourhood of a key and without, of one layer and of two: rows of table 5.
@@ -37,69 +44,20 @@ def make_layer(position: str) -> PeripheralAttention:
     )
 
 
-def distances_of_pairs(embedding: nn.Module, grid: Grid, margin: int) -> torch.Tensor:
-    """R of every query and every key up to `margin` tokens outside of the grid: (N, channels, H + 2 m, W + 2 m)."""
-    queries = torch.cartesian_prod(*(torch.arange(length) for length in grid))
-    keys = torch.cartesian_prod(*(torch.arange(-margin, length + margin) for length in grid))
-    if isinstance(embedding, VectorDistance):
-        of_keys, of_queries = (embedding.vectors[places[:, 0] + 2, places[:, 1] + 2] for places in (keys, queries))
-        x = (of_keys - of_queries[:, None]).abs()
-    else:
-        distance = 2 / 13 * (keys - queries[:, None]).double().square().sum(-1).sqrt()
-        x = F.linear(distance[..., None], embedding.proj.weight, embedding.proj.bias)
-    return x.transpose(1, 2).unflatten(2, tuple(length + 2 * margin for length in grid))
-
-
-def phi_p(position: nn.Module, embedding: nn.Module, grid: Grid) -> torch.Tensor:
-    """Phi_p of the variants, for all pairs of tokens: (heads, N, N)."""
-    reach = position.convs[0].kernel_size[0] // 2
-    x = distances_of_pairs(embedding, grid, reach * len(position.convs))
-    for index, (conv, norm) in enumerate(zip(position.convs, position.norms)):
-        x = F.conv2d(F.relu(x) if index else x, conv.weight, conv.bias)
-        mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), correction=0, keepdim=True)
-        weight, bias = (value[:, None, None] for value in (norm.weight, norm.bias))
-        x = (x - mean) / (variance + 1e-5).sqrt() * weight + bias
-    assert x.shape[2:] == grid
-    return torch.sigmoid(x).flatten(2).transpose(0, 1)
-
-
-def attention_by(weights: torch.Tensor, value: torch.Tensor, layer: nn.Module, shape: torch.Size) -> torch.Tensor:
-    """Values, (B, N, C), weighted by (..., heads, N, N) that are divided by their sums, and projected."""
-    value = value.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    output = weights / weights.sum(-1, keepdim=True) @ value
-    return layer.proj(output.transpose(1, 2).reshape(shape))
-
-
-def phi_c(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Phi_c, (B, heads, N, N), and the values, (B, N, C)."""
-    query, key, value = layer.qkv(x).flatten(1, 2).chunk(3, -1)
-    query, key = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (query, key))
-    return torch.exp(query @ key.transpose(2, 3) / (CHANNELS / HEADS) ** 0.5), value
-
-
-def assert_same_with_gradients(output: torch.Tensor, want: torch.Tensor, inputs: list[torch.Tensor]) -> None:
-    torch.testing.assert_close(output, want)
-    direction = torch.randn_like(output)
-    grads, wanted = (torch.autograd.grad(y, inputs, direction, allow_unused=True) for y in (output, want))
-    for grad, want_grad in zip(grads, wanted):
-        assert grad is not None  # no parameter without use, which breaks DistributedDataParallel
-        want_grad = torch.zeros_like(grad) if want_grad is None else want_grad
-        torch.testing.assert_close(grad, want_grad, rtol=1e-6, atol=1e-9)
-
-
+@pytest.mark.parametrize('distance', ['Euclidean', 'of learned vectors'])
 @pytest.mark.parametrize('grid', GRIDS)
 @pytest.mark.parametrize('position', POSITIONS)
 @pytest.mark.parametrize('rows', ['all rows', 'row by row'])
 def test_position_is_the_formula_written_out(
-    grid: Grid, position: str, rows: str, monkeypatch: pytest.MonkeyPatch
+    grid: Grid, position: str, rows: str, distance: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if rows == 'row by row':
         monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 1)
-    layer, embedding = make_layer(position), randomized(DistanceEmbedding(HEADS))
+    layer = make_layer(position)
+    embedding = randomized(DistanceEmbedding(HEADS) if distance == 'Euclidean' else VectorDistance(HEADS, grid))
     x = torch.randn(3, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
-    content, value = phi_c(layer, x)
-    want = attention_by(content * phi_p(layer.position, embedding, grid), value, layer, x.shape)
-    assert_same_with_gradients(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
+    inputs = [x, *layer.parameters(), *embedding.parameters()]
+    assert_same_with_gradients(layer(x, embedding), written_out(layer, x, embedding), inputs)
 
 
 @pytest.mark.parametrize('position', POSITIONS)
@@ -111,8 +69,7 @@ def test_what_analysis_and_the_cache_read_is_the_same(position: str, monkeypatch
     parts = [part.weights[0].flatten(-2) for _, part in layer.position_attention(grid, embedding)]
     torch.testing.assert_close(torch.cat(parts, dim=1), want)
     x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64)
-    content, value = phi_c(layer, x)
-    torch.testing.assert_close(layer(x, embedding), attention_by(content * want, value, layer, x.shape))
+    torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
     assert len(layer._position_biases) == 1
 
 
@@ -120,7 +77,7 @@ def test_what_analysis_and_the_cache_read_is_the_same(position: str, monkeypatch
 def test_position_alone(grid: Grid) -> None:
     layer, embedding = randomized(PositionAttention(CHANNELS, HEADS)), randomized(DistanceEmbedding(HEADS))
     x = torch.randn(3, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
-    weights = phi_p_of_all_pairs(layer, embedding, grid)
+    weights = phi_p(layer.position, embedding, grid)
     want = attention_by(weights, layer.v(x).flatten(1, 2), layer, x.shape)
     assert_same_with_gradients(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
     maps = layer.attention_maps(x, embedding, torch.tensor([0]))
@@ -136,19 +93,6 @@ def test_content_alone() -> None:
     assert_same_with_gradients(layer(x, nn.Identity()), want, [x, *layer.parameters()])
     maps = layer.attention_maps(x, nn.Identity(), torch.arange(15))
     torch.testing.assert_close(maps['attention'].weights.flatten(-2), content / content.sum(-1, keepdim=True))
-
-
-@pytest.mark.parametrize('position', POSITIONS)
-@pytest.mark.parametrize('rows', ['all rows', 'row by row'])
-def test_distances_of_learned_vectors(position: str, rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if rows == 'row by row':
-        monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 1)
-    grid = (4, 3)
-    layer, embedding = make_layer(position), randomized(VectorDistance(HEADS, grid))
-    x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
-    content, value = phi_c(layer, x)
-    want = attention_by(content * phi_p(layer.position, embedding, grid), value, layer, x.shape)
-    assert_same_with_gradients(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
 
 
 @torch.no_grad()

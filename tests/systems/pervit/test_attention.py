@@ -5,7 +5,7 @@ import torch
 
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from tests.ops.conftest import needs_library
-from tests.systems.pervit.formula import GRIDS, Grid, phi_p_of_all_pairs
+from tests.systems.pervit.formula import GRIDS, Grid, assert_same_with_gradients, phi_p, written_out
 
 
 def make_layers(embed_dims: int = 12, num_heads: int = 2) -> tuple[PeripheralAttention, DistanceEmbedding]:
@@ -15,17 +15,6 @@ def make_layers(embed_dims: int = 12, num_heads: int = 2) -> tuple[PeripheralAtt
         if name.startswith('norm'):
             parameter.data.normal_(1.0 if name.endswith('weight') else 0.0)
     return attention, DistanceEmbedding(num_heads).double()
-
-
-def written_out(layer: PeripheralAttention, x: torch.Tensor, embedding: DistanceEmbedding) -> torch.Tensor:
-    """Eq. 5: the product of both attentions, divided by its sum over the keys."""
-    batch, height, width, channels = x.shape
-    query, key, value = layer.qkv(x).view(batch, height * width, 3, layer.num_heads, -1).permute(2, 0, 3, 1, 4)
-    logits = query @ key.transpose(2, 3) / (channels / layer.num_heads) ** 0.5
-    phi_c = torch.exp(logits - logits.amax(-1, keepdim=True))
-    weights = phi_c * phi_p_of_all_pairs(layer, embedding, (height, width))
-    output = weights / weights.sum(-1, keepdim=True) @ value
-    return layer.proj(output.transpose(1, 2).reshape(x.shape))
 
 
 @pytest.fixture
@@ -40,13 +29,8 @@ def test_is_the_formula_written_out(grid: Grid, backend: str, monkeypatch: pytes
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     layer, embedding = make_layers()
     x = torch.randn(3, *grid, 12, dtype=torch.float64, requires_grad=True)
-    output, want = layer(x, embedding), written_out(layer, x, embedding)
-    torch.testing.assert_close(output, want)
     inputs = [x, *layer.parameters(), *embedding.parameters()]
-    direction = torch.randn_like(output)
-    grads, want_grads = (torch.autograd.grad(y, inputs, direction) for y in (output, want))
-    for grad, want_grad in zip(grads, want_grads):
-        torch.testing.assert_close(grad, want_grad, rtol=1e-6, atol=1e-9)
+    assert_same_with_gradients(layer(x, embedding), written_out(layer, x, embedding), inputs)
 
 
 @pytest.mark.parametrize('grid', GRIDS)
@@ -60,19 +44,10 @@ def test_cached_bias_gives_the_same_output(grid: Grid, in_pytorch: None) -> None
     assert len(layer._position_biases) == 1
 
 
-@needs_library
-@torch.no_grad()
-def test_compiled_operator_keeps_nothing() -> None:
-    layer, embedding = make_layers()
-    x = torch.randn(2, 5, 3, 12, dtype=torch.float64)
-    torch.testing.assert_close(layer.eval()(x, embedding), written_out(layer, x, embedding))
-    assert len(layer._position_biases) == 0
-
-
 @torch.no_grad()
 def test_position_bias_is_log_phi_p_minus_its_maximum() -> None:
     layer, embedding = make_layers()
-    want = phi_p_of_all_pairs(layer, embedding, (3, 5)).log()
+    want = phi_p(layer.position, embedding, (3, 5)).log()
     bias = layer.position_bias((3, 5), embedding)
     torch.testing.assert_close(bias, want - want.amax(-1, keepdim=True))
 
@@ -170,8 +145,3 @@ def test_memory_of_the_cache_is_bounded(counted) -> None:
     x = torch.randn(1, 5, 5, 12, dtype=torch.float64)
     torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
     assert len(computed) == 3  # the last grid was computed in chunks
-
-
-def test_width_that_is_no_multiple_of_the_heads() -> None:
-    with pytest.raises(ValueError, match='embed_dims must be a multiple of num_heads, got 10 and 4'):
-        PeripheralAttention(10, 4)

@@ -79,16 +79,6 @@ def test_without_amplitude_the_logits_are_those_of_timm(tmp_path: Path, lines: l
 
 
 @torch.no_grad()
-def test_pooling_by_the_backbone_is_pooling_by_the_neck() -> None:
-    options, channels = SMALL['PerViT']
-    by_neck = classifier(dict(type='PerViT', **options), channels, 10).eval()
-    by_backbone = classifier(dict(type='PerViT', **options, out_type='avg_featmap'), channels, 10).eval()
-    by_backbone.load_state_dict(by_neck.state_dict())
-    image = torch.randn(2, 3, 48, 64)
-    torch.testing.assert_close(by_backbone(image), by_neck(image))
-
-
-@torch.no_grad()
 def test_tokens_of_convit_at_any_size() -> None:
     options, _ = SMALL['ConViT']
     options = {**options, 'out_indices': (10, 11)}
@@ -197,16 +187,3 @@ def test_file_without_a_classifier(tmp_path: Path) -> None:
     model = classifier(dict(type='PerViT', **options), channels)
     with pytest.raises(InputError, match='has a backbone and no classifier, whose name would be head'):
         load_checkpoint(model, str(tmp_path / 'backbone.pth'))
-
-
-@pytest.mark.parametrize(
-    ('name', 'options', 'message'),
-    [
-        ('PerViT', dict(out_type='cls_token'), "out_type must be one of featmap, avg_featmap, got 'cls_token'"),
-        ('ConViT', dict(out_type='raw'), "out_type must be one of featmap, avg_featmap, cls_token, got 'raw'"),
-        ('ConViT', dict(out_indices=(9, 11)), r"out_type='cls_token' needs out_indices from 10 on, .* got \(9, 11\)"),
-    ],
-)
-def test_arguments_that_are_wrong(name: str, options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        MODELS.build(dict(type=f'bioattn_mm.{name}', **{**SMALL[name][0], **options}))

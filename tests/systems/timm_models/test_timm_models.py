@@ -181,12 +181,6 @@ def test_arguments_that_are_wrong(options: dict, message: str) -> None:
         small('TransNeXt', **options)
 
 
-def test_file_of_another_variant(tmp_path: Path) -> None:
-    released_file(tmp_path / 'released.pth', 'pervit_tiny')
-    with pytest.raises(InputError, match='the file is not a checkpoint of this model'):
-        timm.create_model('pervit_small', checkpoint_path=str(tmp_path / 'released.pth'))
-
-
 def test_backbones_are_attributes_of_the_package() -> None:
     assert bioattn_mm.TransNeXt is BACKBONES['TransNeXt']
     assert set(BACKBONES) <= set(dir(bioattn_mm))

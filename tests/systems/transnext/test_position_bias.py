@@ -256,8 +256,3 @@ def test_copies_do_not_share_the_cache(counted: CountedLogCPB) -> None:
     for other in (copy.deepcopy(counted), pickle.loads(pickle.dumps(counted))):
         assert len(other._tables) == 0 and other._tables.max_sizes == 3
         torch.testing.assert_close(other((8, 8), (2, 2))[0], counted((8, 8), (2, 2))[0])
-
-
-def test_unknown_bias_mode() -> None:
-    with pytest.raises(ValueError, match="bias_mode must be 'extrapolate' or 'interpolate', got 'stretch'"):
-        LogCPB(2, (14, 14), 'stretch')

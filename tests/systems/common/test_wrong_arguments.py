@@ -1,0 +1,162 @@
+"""What backbones, layers and necks refuse when they are built, in one line that says what was expected."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.registry import MODELS
+from bioattn_mm.systems.common.building import build_layer
+from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyramid
+from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.convit import GPSA
+from bioattn_mm.systems.pervit import PeripheralAttention
+from bioattn_mm.systems.transnext import AggregatedAttention, LogCPB
+from bioattn_mm.systems.transnext.ablations import OtherConvGLU
+from bioattn_mm.systems.vars import (
+    ConvolutionalSparseReconstruction,
+    PerformerAttention,
+    SparseReconstructionAttention,
+)
+
+from .small_backbones import CASES, RVT, every_backbone
+
+ARCH = {name: case.arch for name, case in CASES.items()} | dict(VARS=RVT)
+HEADS = 'embed_dims must be a multiple of num_heads, got {} and {}'
+POWERS = 'scales must be powers of two, got {}'
+ALL_INPUTS = 'sources must name all of the 2 inputs and no others'
+
+
+def build(name: str, **options: object) -> nn.Module:
+    return MODELS.build(dict(type=f'bioattn_mm.{name}', **{'arch': ARCH.get(name), **options}))
+
+
+@every_backbone
+def test_of_every_backbone(name: str) -> None:
+    last = CASES[name].num_stages - 1
+    for options, message in (
+        (dict(out_indices=(0, last + 1)), rf'out_indices must be stages 0 to {last}, got \(0, {last + 1}\)'),
+        (dict(out_indices=()), rf'out_indices must be stages 0 to {last}, got \(\)'),
+        (dict(frozen_stages=last + 1), f'frozen_stages must be -1 to {last}, got {last + 1}'),
+        (dict(arch='huge'), r"arch must be one of .* or a dict, got 'huge'"),
+        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys'),
+    ):
+        with pytest.raises(InputError, match=message):
+            build(name, **options)
+
+
+# Name of the backbone, what differs in its `arch`, other arguments, and what is said.
+OF_BACKBONES = [
+    ('TransNeXt', dict(depths=(1, 1)), {}, r'depths of arch needs 4 values, got \(1, 1\)'),
+    ('TransNeXt', dict(sr_ratios=(8, 4)), {}, r'sr_ratios of arch needs 4 values, got \(8, 4\)'),
+    ('TransNeXt', dict(num_heads=(3, 2, 3, 4)), {}, HEADS.format(8, 3)),
+    ('TransNeXt', {}, dict(bias_mode='stretch'), "bias_mode must be 'extrapolate' or 'interpolate', got 'stretch'"),
+    ('TransNeXt', {}, dict(window_size=(3, 3)), r'window_size must be one int or 4 of them, got \(3, 3\)'),
+    ('TransNeXt', {}, dict(window_size=4), 'window_size must be odd and positive, got 4'),
+    ('TransNeXt', {}, dict(token_mixers=[{}]), r'token_mixers must be one dict or 4 of them, got \[\{\}\]'),
+    ('TransNeXt', {}, dict(token_mixers=dict(scale='none')), "a layer must be a dict with its type, got 'none'"),
+    ('TransNeXt', {}, dict(channel_mixer=dict(type='Glu')), "a class or its name in the registry .* got 'Glu'"),
+    ('GABSwin', dict(depths=(2, 2)), {}, r'depths of arch needs 4 values, got \(2, 2\)'),
+    ('GABSwin', dict(num_heads=(3, 3, 3, 3)), {}, HEADS.format(16, 3)),
+    ('GABSwin', {}, dict(sigma=0.0), 'sigma must be positive, got 0.0'),
+    ('GABViT', dict(num_heads=3), {}, HEADS.format(16, 3)),
+    ('GABViT', {}, dict(sigma=-1.0), 'sigma must be positive, got -1.0'),
+    ('ConViT', {}, dict(local_up_to_layer=13), 'local_up_to_layer must be 0 to 12, got 13'),
+    ('ConViT', {}, dict(token_mixers=[{}] * 12), 'token_mixers must be one dict or 10 of them'),
+    ('ConViT', {}, dict(token_mixers=dict(gate=0)), 'GPSA has no argument gate: expected some of embed_dims, num_'),
+    ('ConViT', {}, dict(out_type='raw'), "out_type must be one of featmap, avg_featmap, cls_token, got 'raw'"),
+    (
+        'ConViT',
+        {},
+        dict(out_type='cls_token', out_indices=(9, 11)),
+        r"out_type='cls_token' needs out_indices from 10 on, .* got \(9, 11\)",
+    ),
+    ('PerViT', dict(embed_dims=(4, 8)), {}, r'embed_dims of arch needs 4 values, got \(4, 8\)'),
+    ('PerViT', dict(num_heads=8), {}, HEADS.format(4, 8)),
+    ('PerViT', {}, dict(position_init='local'), "position_init must be .*, got 'local'"),
+    ('PerViT', {}, dict(stem=dict(type='PatchStem', patch=8)), 'PatchStem has no argument patch'),
+    ('PerViT', {}, dict(token_mixers=[{}] * 4), 'token_mixers must be one dict or 12 of them'),
+    ('PerViT', {}, dict(out_type='cls_token'), "out_type must be one of featmap, avg_featmap, got 'cls_token'"),
+    ('VARS', dict(block='swin'), {}, "block of arch must be one of rvt, deit, gfnet, got 'swin'"),
+    ('VARS', dict(depths=[12]), {}, 'embed_dims, depths and num_heads of arch must be lists of one or'),
+    ('VARS', dict(num_heads=[3, 4]), dict(attention='vars_d'), HEADS.format(8, 3)),
+    ('VARS', {}, dict(attention='vars'), 'attention must be one of vars_s, vars_d, vars_sd, performer, softmax'),
+    ('VARS', {}, dict(num_steps=0), 'num_steps must be at least 1, got 0'),
+    ('VARS', {}, dict(threshold='hard'), "threshold must be one of soft, gelu, got 'hard'"),
+    ('VARS', {}, dict(attention=dict(type='Vars')), "the type of a layer must be .*, got 'Vars'"),
+    ('VARS', {}, dict(sparsity=-0.1), 'sparsity must not be negative, got -0.1'),
+]
+
+
+@pytest.mark.parametrize(('name', 'arch', 'options', 'message'), OF_BACKBONES)
+def test_of_a_backbone(name: str, arch: dict, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build(name, arch=ARCH[name] | arch, **options)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(model_name='vit_small_patch14_dino'), 'has no model .*; it has vit_small_patch14_dinov2'),
+        (dict(model_name='resnet18', out_indices=(5,)), r'out_indices must be 0 to 4 for resnet18, got \(5,\)'),
+        (dict(model_name='resnet18', frozen_stages=9), 'frozen_stages must be -1 to 4 for resnet18, got 9'),
+        (dict(model_name='resnet18', depths=3), "timm's resnet18 cannot be built: .*unexpected keyword argument"),
+        (dict(model_name='poolformer_s12', frozen_stages=0), 'no group_matcher, by which stages are frozen'),
+    ],
+)
+def test_of_a_backbone_of_timm(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MODELS.build(dict(type='bioattn_mm.TimmBackbone', **options))
+
+
+OF_LAYERS: list[tuple[Callable[[], nn.Module], str]] = [
+    (lambda: GPSA(10, 3), HEADS.format(10, 3)),
+    (lambda: PeripheralAttention(10, 4), HEADS.format(10, 4)),
+    (lambda: SoftmaxAttention(10, 3), HEADS.format(10, 3)),
+    (lambda: PerformerAttention(10, 3), HEADS.format(10, 3)),
+    (lambda: SparseReconstructionAttention(10, 3), HEADS.format(10, 3)),
+    (lambda: SparseReconstructionAttention(8, 2, num_steps=0), 'num_steps must be at least 1, got 0'),
+    (lambda: SparseReconstructionAttention(8, 2, sparsity=-1), 'sparsity must not be negative, got -1'),
+    (lambda: SparseReconstructionAttention(8, 2, threshold='hard'), "must be one of soft, gelu, got 'hard'"),
+    (lambda: ConvolutionalSparseReconstruction(8, (4, 4), num_steps=0), 'num_steps must be at least 1, got 0'),
+    (lambda: AggregatedAttention(8, 2, LogCPB(2, (4, 4)), 2, window_size=4), 'must be odd and positive, got 4'),
+    (lambda: OtherConvGLU(8, 4, 4), 'design must be 1, 2 or 3, got 4'),
+    (lambda: build_layer(dict(ratio=4)), 'got None'),
+    (lambda: build_layer(dict(type='GLU', width=3), embed_dims=12, ratio=4), 'GLU has no argument width: expected'),
+    (lambda: build_layer(dict(type='LengthScaledAttention'), embed_dims=12, num_heads=3), 'needs position_bias'),
+]
+
+
+@pytest.mark.parametrize(('make', 'message'), OF_LAYERS)
+def test_of_a_layer(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(scales=(3, 1)), POWERS.format(3)),
+        (dict(scales=(1, 0)), POWERS.format(0)),
+        (dict(in_channels=[16, 16]), r'each of the 4 scales needs one input: in_channels \[16, 16\]'),
+        (dict(in_channels=[16, 8], stride=[16], sources=[0, 0, 0, 1]), 'stride must be an int or have a value for'),
+        (dict(in_channels=[16, 8], sources=[0, 0, 0, 0]), ALL_INPUTS),
+        (dict(in_channels=[16, 8], sources=[0, 0, 1, 2]), ALL_INPUTS),
+        (dict(sources=[0, 0]), 'each of the 4 scales needs one input'),
+        (
+            dict(head_strides=[8, 16, 32, 64]),
+            r'the head expects strides \(8, 16, 32, 64\), the pyramid has \(4, 8, 16, 32\) '
+            r'\(inputs of stride 16, scales \(4, 2, 1, 0.5\)\)',
+        ),
+    ],
+)
+def test_of_a_pyramid(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SimpleFeaturePyramid(**{'in_channels': 16, 'out_channels': 8, **options})
+
+
+def test_number_of_maps_of_a_pyramid() -> None:
+    with pytest.raises(InputError, match='expected 4 feature maps, as in in_channels, got 1'):
+        SimpleFeaturePyramid([16] * 4, 8)((torch.zeros(1, 16, 2, 2),))
