@@ -84,22 +84,6 @@ def is_there(paper: str, kind: str, number: int) -> bool:
     return number in PAPERS[paper][kind]
 
 
-def test_of_the_test() -> None:
-    text = 'x (TransNeXt, eq. 20 to 22 and table 7)\n\nTables 1, 3 and 5 of PerViT; see Fig. 99\n\n# subfigures(1, 2)'
-    found = list(citations(Path('x.py'), text))
-    assert found == [
-        (1, 'equ', 'TransNeXt', [20, 21, 22]),
-        (1, 'tab', 'TransNeXt', [7]),
-        (3, 'tab', 'PerViT', [1, 3, 5]),
-        (3, 'fig', 'PerViT', [99]),
-    ]
-    assert is_there('TransNeXt', 'equ', 22) and not is_there('TransNeXt', 'equ', 23)
-    assert not is_there('PerViT', 'fig', 99)
-    assert default_of(Path('configs/vars/README.md')) == 'VARS' and default_of(Path('docs/api.md')) is None
-    (performer,) = citations(Path('x.py'), 'Performer, eq. 4')
-    assert performer[2] == 'Performer'
-
-
 @pytest.mark.parametrize('folder', FOLDERS)
 def test_what_is_cited_is_there(folder: str) -> None:
     wrong, number = [], 0

@@ -10,9 +10,7 @@ from torch import Tensor
 from bioattn_mm.analysis.flops import count_multiply_adds
 from bioattn_mm.analysis.maps import fit_gaussian
 from bioattn_mm.systems.gab import GABViT
-from bioattn_mm.systems.gab.gaussian_bias import GaussianBias
 from bioattn_mm.systems.gab.vit_attention import GaussianRelPosAttention
-from bioattn_mm.systems.pervit.attention import DistanceEmbedding, PeripheralAttention
 from bioattn_mm.systems.transnext import TransNeXt
 from bioattn_mm.systems.transnext.attention import ScaledCosineQuery
 from bioattn_mm.systems.vars.attention import soft_threshold, sparse_codes
@@ -50,29 +48,6 @@ def test_transnext_cost_of_aggregated_attention_and_conv_glu() -> None:
         conv_glu = 2 * ratio * tokens * channels**2 + 2 * ratio * tokens * channels * 9 // 3
         place = f'stages.{stage}.blocks.0'
         assert (counts[f'{place}.attn'], counts[f'{place}.mlp']) == (attention, conv_glu)
-
-
-def test_pervit_with_constant_phi_p_is_self_attention() -> None:
-    """PerViT, eq. 1 to 5: where Phi_p is the same for all pairs, peripheral attention is MHSA."""
-    torch.manual_seed(0)
-    layer = PeripheralAttention(embed_dims=24, num_heads=3).eval()
-    embedding, x = DistanceEmbedding(num_heads=3), torch.randn(2, 5, 7, 24)
-    with torch.no_grad():
-        different = layer(x, embedding)
-        for parameter in layer.position.parameters():
-            parameter.zero_()
-        query, key, value = layer.qkv(x).reshape(2, 35, 3, 3, 8).permute(2, 0, 3, 1, 4)
-        heads = (query @ key.mT / math.sqrt(8)).softmax(-1) @ value
-        wanted = layer.proj(heads.transpose(1, 2).reshape(x.shape))
-        torch.testing.assert_close(layer(x, embedding), wanted, rtol=1e-4, atol=1e-5)
-        assert (different - wanted).abs().max() > 1e-3
-
-
-def test_gab_bias_of_every_pair() -> None:
-    """GAB, eq. 3: A^2 exp(-(dx^2 + dy^2) / (2 sigma^2)) of each pair of patches."""
-    places = [(y, x) for y in range(6) for x in range(9)]
-    wanted = [[1.3**2 * math.exp(-(math.dist(a, b) ** 2) / (2 * 2.5**2)) for b in places] for a in places]
-    torch.testing.assert_close(GaussianBias(2.5, 1.3)((6, 9)).detach(), torch.tensor(wanted), rtol=1e-5, atol=1e-6)
 
 
 @needs('lmfit')
