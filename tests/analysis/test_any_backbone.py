@@ -157,33 +157,6 @@ def test_attack_raises_the_loss_of_the_prediction(classifier: tuple[Path, Path],
         assert np.abs(after.pixels.astype(int) - before.pixels).max() <= 6
 
 
-@pytest.mark.parametrize(
-    ('path', 'args', 'message'),
-    [
-        (LOCALITY, (), 'name a config, or a model of timm with --timm'),
-        (ERF, ('--timm', 'swin_tiny_patch4_window7_225'), 'did you mean swin_tiny_patch4_window7_224'),
-        (ERF, ('--timm', 'test_vit'), 'names no folder of validation images: name one with --images'),
-        (ERF, ('--timm', 'a', 'b', 'c'), '--timm takes the name of a model and a checkpoint, got 3 words: a b c'),
-        (ERF, ('gabvit.py', '--output', 4), '--output must be -2 to 1 in this model, got 4'),
-        (LOCALITY, ('--timm', 'test_resnet', '--images', 'data'), 'test_resnet has no attention layer that can be'),
-        (MAPS, ('--timm', 'test_resnet', '--images', 'data'), 'test_resnet has no attention layer that can be'),
-        (ERF, ('--timm', 'test_resnet', '--images', 'data', '--reinit-position'), 'has no position embeddings'),
-        (ERF, ('gabvit.py', '--corrupt', 'fog'), 'takes a name and a severity, such as gaussian_noise:3, got fog'),
-        (ERF, ('gabvit.py', '--corrupt', 'fog:7'), 'severity must be 1 to 5, got 7'),
-        (ERF, ('gabvit.py', '--corrupt', 'rain:1'), "got 'rain'"),
-        (ERF, ('gabvit.py', '--epsilon', '1/255'), '--epsilon is an option of --attack: add that'),
-        (ERF, ('gabvit.py', 'pretrained'), "'pretrained' stands for the weights of timm: name a file for gabvit.py"),
-        (ERF, ('gabvit.py', '--attack', 'fgsm'), 'can be attacked: gabvit.py is'),
-    ],
-)
-def test_refuses_in_one_line(
-    path: str, args: tuple, message: str, images: Path, tmp_path: Path, tool: InProcess
-) -> None:
-    write_config(tmp_path, 'GABViT')
-    line = tool.refused(tmp_path, path, *args, '--size', 64, 64, '--out', 'out', *ON_CPU)
-    assert line.startswith('error: ') and message in line
-
-
 @pytest.mark.parametrize('name', BACKBONES)
 def test_positions_alone_are_reset(name: str) -> None:
     """To the values of a new backbone; the others stay."""

@@ -19,6 +19,7 @@ from .small_backbones import BACKBONES
 
 SIZE = (6, 9)
 MEAN, STD = (120.0, 110.0, 100.0), (60.0, 50.0, 40.0)
+POOLING = dict(type='GlobalAveragePooling')
 # On linear models both end at the worst image of the ball, wherever PGD starts.
 ATTACKS = dict(fgsm=fgsm(3), pgd=pgd(3, steps=5))
 
@@ -58,18 +59,17 @@ def batch_of(images: list[Tensor], labels: list[int]) -> dict:
     return dict(inputs=images, data_samples=samples)
 
 
+def classifier(backbone: dict, channels: int, classes: int, neck: dict | None = POOLING, **options) -> nn.Module:
+    """mmpretrain's classifier with its own preprocessor, which swaps the channels."""
+    head = dict(type='LinearClsHead', num_classes=classes, in_channels=channels)
+    preprocessor = dict(mean=MEAN, std=STD, to_rgb=True)
+    parts = dict(backbone=backbone, neck=neck, head=head, data_preprocessor=preprocessor)
+    return build('mmpretrain', dict(type='ImageClassifier', **parts), **options)
+
+
 @pytest.fixture(scope='module')
 def linear_classifier() -> nn.Module:
-    """Two classes; mmpretrain's own preprocessor, which swaps the channels."""
-    return build(
-        'mmpretrain',
-        dict(
-            type='ImageClassifier',
-            backbone=dict(type=Pixels, flatten=True),
-            head=dict(type='LinearClsHead', num_classes=2, in_channels=3 * SIZE[0] * SIZE[1]),
-            data_preprocessor=dict(mean=MEAN, std=STD, to_rgb=True),
-        ),
-    )
+    return classifier(dict(type=Pixels, flatten=True), 3 * SIZE[0] * SIZE[1], 2, neck=None)
 
 
 @pytest.mark.parametrize('attack', ATTACKS.values(), ids=ATTACKS)
@@ -128,16 +128,7 @@ def curved_classifier() -> nn.Module:
         def forward(self, images: Tensor) -> tuple[Tensor]:
             return (super().forward(images),)
 
-    return build(
-        'mmpretrain',
-        dict(
-            type='ImageClassifier',
-            backbone=dict(type=Network),
-            neck=dict(type='GlobalAveragePooling'),
-            head=dict(type='LinearClsHead', num_classes=4, in_channels=8),
-            data_preprocessor=dict(mean=MEAN, std=STD),
-        ),
-    )
+    return classifier(dict(type=Network), 8, 4)
 
 
 def scores(model: nn.Module, images: list[Tensor], labels: list[int]) -> tuple[Tensor, Tensor]:
@@ -193,17 +184,7 @@ def test_attack_on_every_system(name: str) -> None:
     settings = dict(BACKBONES[name], type=f'bioattn_mm.{name}')
     channels = {'TransNeXt': 32, 'GABSwin': 64}.get(name, 16 if name in ('ConViT', 'GABViT') else 8)
     settings['out_indices'] = (3,) if name in ('TransNeXt', 'GABSwin') else (BACKBONES[name]['out_indices'][-1],)
-    model = build(
-        'mmpretrain',
-        dict(
-            type='ImageClassifier',
-            backbone=settings,
-            neck=dict(type='GlobalAveragePooling'),
-            head=dict(type='LinearClsHead', num_classes=4, in_channels=channels),
-            data_preprocessor=dict(mean=MEAN, std=STD),
-        ),
-        initialise=False,
-    )
+    model = classifier(settings, channels, 4, initialise=False)
     images, labels = random_images(2, (48, 64), (48, 64)), [0, 1]
     with torch.no_grad():
         before, _ = scores(model, images, labels)

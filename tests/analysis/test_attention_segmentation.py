@@ -21,9 +21,7 @@ from bioattn_mm.training.config.loading import load_config
 
 from ..tools.running import InProcess
 from .small_backbones import BACKBONES
-from .tool_runs import ON_CPU, check_drawing, read_csv, write_config
-
-TOOL = 'analysis/attention_segmentation.py'
+from .tool_runs import ON_CPU, SEGMENTATION, check_drawing, read_csv, write_config
 
 
 @pytest.mark.parametrize('name', BACKBONES)
@@ -120,7 +118,7 @@ def masks(images: Path, tmp_path: Path) -> Path:
 def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProcess) -> None:
     config = write_config(tmp_path, 'GABViT')
     options = ('--images', images, '--masks', masks, '--max-images', 2, '--size', 64, 96, *ON_CPU)
-    printed = tool(tmp_path, TOOL, config, '--timm', 'test_vit', *options, '--layer', 0, -1, '--out', 'out')
+    printed = tool(tmp_path, SEGMENTATION, config, '--timm', 'test_vit', *options, '--layer', 0, -1, '--out', 'out')
     rows = read_csv(tmp_path / 'out' / 'attention_segmentation.csv')
     heads = ['mean', '0', '1']
     assert [(row['model'], row['layer'], row['head']) for row in rows] == [
@@ -146,7 +144,7 @@ def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProc
     ):
         cv2.imwrite(str(first), labels)
         args = ('--timm', 'test_vit', '--images', images, '--masks', masks, '--max-images', 1, '--size', 64, 96)
-        assert message in tool.refused(tmp_path, TOOL, *args, *ON_CPU, '--out', 'refused')
+        assert message in tool.refused(tmp_path, SEGMENTATION, *args, *ON_CPU, '--out', 'refused')
 
 
 def test_scanpath_saliency() -> None:
@@ -173,7 +171,7 @@ def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, to
 
     config = write_config(tmp_path, 'VARS')
     options = ('--images', images, '--fixations', folder, '--max-images', 2, '--size', 64, 96, *ON_CPU)
-    printed = tool(tmp_path, TOOL, config, *options, '--layer', -1, '--out', 'out')
+    printed = tool(tmp_path, SEGMENTATION, config, *options, '--layer', -1, '--out', 'out')
     rows = read_csv(tmp_path / 'out' / 'attention_segmentation.csv')
     assert [row['head'] for row in rows][:2] == ['mean', '0'] and all(-5 < float(row['nss']) < 5 for row in rows)
     assert 'normalised scanpath saliency' in printed and f'{float(rows[0]["nss"]):.3f}' in printed
@@ -214,33 +212,3 @@ def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
         next(segmentation.read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt')))
     with pytest.raises(InputError, match='no list of images: expected the file absent.txt'):
         next(segmentation.read_masks(str(images), str(tmp_path), 10, 'absent.txt'))
-
-
-@pytest.mark.parametrize(
-    ('args', 'message'),
-    [
-        (('--threshold', 1), '--threshold must be at least 0 and below 1, got 1'),
-        (('--split', 'names.txt'), '--split chooses from --images, which is not there'),
-        (('--masks', 'masks'), '--images goes together with --masks or --fixations, and without --classes'),
-        (
-            ('--images', 'data', '--masks', 'masks', '--fixations', 'x'),
-            '--masks and --fixations are two measurements: leave one out',
-        ),
-        (('--layer', 3, '--images', 'data', '--masks', 'masks'), '--layer must be -3 to 2 in this model, got 3'),
-        (
-            ('--images', 'data', '--masks', 'absent'),
-            'no label map for data/images/image_0.png: expected absent/images',
-        ),
-        (('--images', 'masks/none', '--masks', 'masks'), 'no images in masks/none'),
-    ],
-)
-def test_refuses_in_one_line(
-    args: tuple, message: str, images: Path, masks: Path, tmp_path: Path, tool: InProcess
-) -> None:
-    config = write_config(tmp_path, 'GABViT')
-    if 'absent' not in args:
-        masks.rename(tmp_path / 'labels')
-        (tmp_path / 'masks').mkdir()
-        (tmp_path / 'labels').rename(tmp_path / 'masks' / 'images')
-    line = tool.refused(tmp_path, TOOL, config, *args, '--out', 'out', *ON_CPU)
-    assert line.startswith('error: ') and message in line

@@ -15,6 +15,7 @@ from bioattn_mm.training.config.mini import make_mini
 
 from ..conftest import ROOT
 from ..tools.running import InProcess
+from .tool_runs import STATS
 
 
 @pytest.mark.parametrize('name', ['mask2former_micro_ade20k', 'dino_4scale_micro_coco'])
@@ -26,15 +27,14 @@ def test_models_with_queries(name: str) -> None:
     assert 0 < small < large
 
 
-TOOL = 'analysis/model_stats.py'
 CLASSIFIERS = ('micro_8xb128_in1k', 'micro-aaaa_8xb128_in1k-256px', 'small_8xb128_in1k-384px')
 
 
 def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> None:
     configs = [root / 'tests' / 'tools' / f'{name}.py' for name in ('upernet_small', 'mask_rcnn_small')]
     whole, alone = tmp_path / 'whole', tmp_path / 'alone'
-    printed = tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', whole)
-    tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', alone, '--backbone')
+    printed = tool(tmp_path, STATS, *configs, '--size', 96, 160, '--out', whole)
+    tool(tmp_path, STATS, *configs, '--size', 96, 160, '--out', alone, '--backbone')
 
     document = json.loads((whole / 'model_stats.json').read_text())
     assert document['part'] == 'whole model'
@@ -65,7 +65,7 @@ def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> Non
             assert np.asarray(image.convert('L')).std() > 10
     assert 'whole model, 96 x 160 pixels' in printed
 
-    line = tool.refused(tmp_path, TOOL, *configs, '--out', whole)
+    line = tool.refused(tmp_path, STATS, *configs, '--out', whole)
     assert line == f'error: {whole / "model_stats.csv"} is there already: name another folder for --out'
 
 
@@ -73,7 +73,7 @@ def test_classifiers(root: Path, tmp_path: Path, tool: InProcess) -> None:
     """Each at the size of its test images, without the lines that mmengine logs for every parameter."""
     configs = [root / 'configs' / 'transnext' / f'transnext-{name}.py' for name in CLASSIFIERS]
     options = ('--cfg-options', 'model.backbone.arch=micro', 'model.head.in_channels=384')
-    printed = tool(tmp_path, TOOL, *configs, '--out', 'out', *options)
+    printed = tool(tmp_path, STATS, *configs, '--out', 'out', *options)
     models = json.loads((tmp_path / 'out' / 'model_stats.json').read_text())['models']
     assert [(model['height'], model['width']) for model in models] == [(224, 224), (256, 256), (384, 384)]
     for model in models:
@@ -90,7 +90,7 @@ def test_table_of_a_folder(root: Path, tmp_path: Path, tool: InProcess) -> None:
     for mixer in ('ConvGLU', 'GLU', 'MLP'):
         model = f"model = dict(backbone=dict(channel_mixer=dict(type='bioattn_mm.{mixer}')))"
         (tmp_path / 'own' / f'{mixer.lower()}.py').write_text(f'_base_ = {str(base)!r}\n{model}\n')
-    printed = tool(tmp_path, TOOL, 'own', '--size', 64, 96)
+    printed = tool(tmp_path, STATS, 'own', '--size', 64, 96)
     rows = [re.split(r' *[│┃] *', line)[1:-1] for line in printed.splitlines() if line.startswith('│')]
     assert [row[0] for row in rows] == ['convglu', 'glu', 'mlp']
     for row in rows:
@@ -98,10 +98,6 @@ def test_table_of_a_folder(root: Path, tmp_path: Path, tool: InProcess) -> None:
         assert row[1] == f'{num_parameters(network) / 1e6:.4g}'
     assert float(rows[0][3]) > float(rows[1][3])  # the convolution of ConvGLU
     assert [path.name for path in tmp_path.iterdir()] == ['own']
-
-    (tmp_path / 'empty').mkdir()
-    line = tool.refused(tmp_path, TOOL, 'empty')
-    assert line == 'error: there are no configs in the folder empty: expected files such as NAME.py'
 
 
 def test_size_of_a_classifier_that_is_not_square() -> None:
@@ -121,17 +117,3 @@ def test_multiply_adds_of_the_layers_of_a_classifier() -> None:
     embedding = tokens * 16 * 16 * 5 * width
     blocks = (10 * tokens + 2 * (tokens + 1)) * (4 + 8) * width**2
     assert measured['layer_flops'] == embedding + blocks + width * 1000
-
-
-@pytest.mark.parametrize(
-    ('args', 'message'),
-    [
-        (('--size', 16, 64), '--size must be at least 32, got 16'),
-        (('absent.py',), 'config not found: absent.py'),
-        (('--cfg-options', 'default_scope=mmpose'), 'expected one of mmdet, mmseg, mmpretrain, or add --backbone'),
-    ],
-)
-def test_refuses_in_one_line(args: tuple, message: str, root: Path, tmp_path: Path, tool: InProcess) -> None:
-    config = root / 'tests' / 'tools' / 'upernet_small.py'
-    line = tool.refused(tmp_path, TOOL, config, *args, '--out', 'out')
-    assert line.startswith('error: ') and line.endswith(message)

@@ -8,7 +8,9 @@ from PIL import Image
 
 from .small_backbones import BACKBONES
 
-ERF, MAPS, LOCALITY = (f'analysis/{name}.py' for name in ('erf', 'attention_maps', 'locality'))
+ERF, MAPS, LOCALITY, SEGMENTATION, STATS = (
+    f'analysis/{name}.py' for name in ('erf', 'attention_maps', 'locality', 'attention_segmentation', 'model_stats')
+)
 ON_CPU = ('--device', 'cpu')
 CONFIG = """
 default_scope = 'mmseg'

@@ -1,0 +1,83 @@
+"""What the tools of analysis refuse, in one line."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from ..tools.running import ROOT, InProcess
+from .tool_runs import ERF, LOCALITY, MAPS, ON_CPU, SEGMENTATION, STATS, write_config
+
+GABVIT = 'gabvit.py'
+UPERNET = ROOT / 'tests/tools/upernet_small.py'
+IN_SIZE = ('--size', 64, 64)
+ON_IMAGES = ('--images', 'data', *IN_SIZE)
+ON_MASKS = ('--images', 'data', '--masks', 'masks')
+NO_ATTENTION = 'test_resnet has no attention layer that can be'
+ROWS = [
+    (ERF, ('--timm', 'swin_tiny_patch4_window7_225'), 'did you mean swin_tiny_patch4_window7_224'),
+    (ERF, ('--timm', 'test_vit'), 'names no folder of validation images: name one with --images'),
+    (ERF, ('--timm', 'a', 'b', 'c'), '--timm takes the name of a model and a checkpoint, got 3 words: a b c'),
+    (ERF, ('--timm', 'test_resnet', '--reinit-position', *ON_IMAGES), 'has no position embeddings'),
+    (ERF, (GABVIT, '--output', 4), '--output must be -2 to 1 in this model, got 4'),
+    (ERF, (GABVIT, '--corrupt', 'fog'), 'takes a name and a severity, such as gaussian_noise:3, got fog'),
+    (ERF, (GABVIT, '--corrupt', 'fog:7'), 'severity must be 1 to 5, got 7'),
+    (ERF, (GABVIT, '--corrupt', 'rain:1'), "got 'rain'"),
+    (ERF, (GABVIT, '--epsilon', '1/255'), '--epsilon is an option of --attack: add that'),
+    (ERF, (GABVIT, 'pretrained'), f"'pretrained' stands for the weights of timm: name a file for {GABVIT}"),
+    (ERF, (GABVIT, '--attack', 'fgsm', *IN_SIZE), f'can be attacked: {GABVIT} is'),
+    (ERF, (GABVIT, '--compare', 'a', 'b', 'c'), '--compare takes a config and a checkpoint, got 3 words: a b c'),
+    (ERF, (GABVIT, '--compare', 'absent.py'), 'config not found: absent.py'),
+    (ERF, ('resnet.py', *IN_SIZE), "unexpected keyword argument 'arch'"),
+    (MAPS, (GABVIT, '--layer', 12), '--layer must be -3 to 2 in this model, got 12'),
+    (MAPS, (GABVIT, '--query', 40, 3), 'image_0.png, 40 x 60, got 40 3'),
+    (
+        MAPS,
+        (GABVIT, '--part', 'window'),
+        '--part must be one of attention, Gaussian, content, position in this layer',
+    ),
+    (MAPS, (GABVIT, '--heads', 0, 2), '--heads must be 0 to 1 in this layer, got 0 2'),
+    (MAPS, ('--timm', 'test_resnet', *ON_IMAGES), NO_ATTENTION),
+    (LOCALITY, ('--timm', 'test_resnet', *ON_IMAGES), NO_ATTENTION),
+    (LOCALITY, (), 'name a config, or a model of timm with --timm'),
+    (LOCALITY, (GABVIT, '--images', 'absent'), 'no image or folder of images at absent: name one with --images'),
+    (LOCALITY, (GABVIT, '--images', 'masks'), 'no images in masks: expected files that end in .jpg'),
+    (LOCALITY, (GABVIT, '--size', 16, 64), '--size must be at least 32, got 16'),
+    (LOCALITY, (GABVIT, '--max-images', 0), '--max-images must be at least 1, got 0'),
+    (SEGMENTATION, (GABVIT, '--threshold', 1), '--threshold must be at least 0 and below 1, got 1'),
+    (SEGMENTATION, (GABVIT, '--split', 'names.txt'), '--split chooses from --images, which is not there'),
+    (SEGMENTATION, (GABVIT, '--masks', 'masks'), '--images goes together with --masks or --fixations, and without'),
+    (
+        SEGMENTATION,
+        (GABVIT, *ON_MASKS, '--fixations', 'x'),
+        '--masks and --fixations are two measurements: leave one',
+    ),
+    (SEGMENTATION, (GABVIT, *ON_MASKS, '--layer', 3), '--layer must be -3 to 2 in this model, got 3'),
+    (
+        SEGMENTATION,
+        (GABVIT, *ON_MASKS[:3], 'absent'),
+        'no label map for data/images/image_0.png: expected absent/ima',
+    ),
+    (SEGMENTATION, (GABVIT, '--images', 'none', *ON_MASKS[2:]), 'no images in none'),
+    (STATS, (UPERNET, '--size', 16, 64), '--size must be at least 32, got 16'),
+    (STATS, (UPERNET, 'absent.py'), 'config not found: absent.py'),
+    (STATS, (UPERNET, '--cfg-options', 'default_scope=mmpose'), 'one of mmdet, mmseg, mmpretrain, or add --backbone'),
+    (STATS, ('masks',), 'there are no configs in the folder masks: expected files such as NAME.py'),
+]
+
+
+@pytest.mark.parametrize(('path', 'args', 'message'), ROWS)
+def test_refuses_in_one_line(
+    path: str, args: tuple, message: str, images: Path, tmp_path: Path, tool: InProcess
+) -> None:
+    config = write_config(tmp_path, 'GABViT')
+    (tmp_path / 'resnet.py').write_text(config.read_text().replace('bioattn_mm.GABViT', 'mmdet.ResNet'))
+    folder = tmp_path / 'masks'
+    folder.mkdir()
+    if 'data' in args:
+        (folder / 'images').mkdir()
+        for image in images.glob('*.png'):
+            cv2.imwrite(str(folder / 'images' / image.name), np.full((40, 60), 7, np.uint8))
+    line = tool.refused(tmp_path, path, *args, '--out', 'out', *(() if path == STATS else ON_CPU))
+    assert line.startswith('error: ') and message in line
