@@ -49,9 +49,10 @@ ROWS = [
 TASKS = {'UPerHead': 'segmentation', 'FCNHead': 'segmentation', 'classifier': 'classification', None: 'features'}
 
 
-def with_needs(rows: list[tuple]) -> list:
+def with_needs(rows: list[tuple], *marks: pytest.MarkDecorator) -> list:
     """The rows with marks for the packages that they need; what is in ONNX, OpenVINO runs, too."""
-    return [pytest.param(*row, marks=needs(*PACKAGES[row[2]], *['openvino'] * (row[2] == 'onnx'))) for row in rows]
+    packages = ([*PACKAGES[row[2]], *['openvino'] * (row[2] == 'onnx')] for row in rows)
+    return [pytest.param(*row, marks=(needs(*names), *marks)) for row, names in zip(rows, packages)]
 
 
 def hold(name: str, head: str | None, kind: str, size: str, folder: Path) -> None:
@@ -84,20 +85,13 @@ def test_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) 
     hold(name, head, kind, size, tmp_path)
 
 
-# Those that take a few seconds.
-@pytest.mark.parametrize(
-    ('name', 'head', 'kind', 'size'), with_needs([('GABSwin', None, 'pt2', 'any'), ('VARS-S', None, 'onnx', 'one')])
-)
-def test_cheap_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
-    hold(name, head, kind, size, tmp_path)
+# The first two take a few seconds; then one of each format.
+QUICK = [('GABSwin', None, 'pt2', 'any'), ('VARS-S', None, 'onnx', 'one')]
+SLOW = [('GABViT', 'classifier', 'onnx', 'any'), ('ConViT', 'classifier', 'pt2', 'any')]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('name', 'head', 'kind', 'size'),
-    with_needs([('GABViT', 'classifier', 'onnx', 'any'), ('ConViT', 'classifier', 'pt2', 'any')]),
-)
-def test_row_of_each_format(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(('name', 'head', 'kind', 'size'), [*with_needs(QUICK), *with_needs(SLOW, pytest.mark.slow)])
+def test_row_of_each_format_and_refusals(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
     hold(name, head, kind, size, tmp_path)
 
 
