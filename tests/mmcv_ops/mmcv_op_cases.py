@@ -12,18 +12,9 @@ Results = dict[str, Tensor]
 KINDS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
 
-def nms(boxes: Tensor, scores: Tensor, **options) -> Results:
-    dets, kept = mmcv.ops.nms(boxes, scores, **options)
-    return {'dets': dets, 'kept': kept}
-
-
-def batched_nms(boxes: Tensor, scores: Tensor, classes: Tensor, nms_cfg: dict) -> Results:
-    dets, kept = mmcv.ops.batched_nms(boxes, scores, classes, nms_cfg)
-    return {'dets': dets, 'kept': kept}
-
-
-def soft_nms(boxes: Tensor, scores: Tensor, **options) -> Results:
-    dets, kept = mmcv.ops.soft_nms(boxes, scores, **options)
+def kept_boxes(op: str, **arguments) -> Results:
+    """By 'nms', 'batched_nms' or 'soft_nms'."""
+    dets, kept = getattr(mmcv.ops, op)(**arguments)
     return {'dets': dets, 'kept': kept}
 
 
@@ -46,18 +37,9 @@ def with_gradients(
     return {'output': output.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
 
 
-def deform_conv(**arguments) -> Results:
-    def convolve(*tensors: Tensor, **options) -> Tensor:
-        return mmcv.ops.deform_conv2d(*tensors, *options.values())
-
-    return with_gradients(convolve, **arguments)
-
-
-def modulated_deform_conv(**arguments) -> Results:
-    def convolve(*tensors: Tensor, **options) -> Tensor:
-        return mmcv.ops.modulated_deform_conv2d(*tensors, *options.values())
-
-    return with_gradients(convolve, **arguments)
+def deform_conv(op: str, **arguments) -> Results:
+    """By 'deform_conv2d' or 'modulated_deform_conv2d'."""
+    return with_gradients(lambda *tensors, **options: getattr(mmcv.ops, op)(*tensors, *options.values()), **arguments)
 
 
 def psa_mask(psa_type: str, mask_size: tuple[int, int], **arguments) -> Results:
@@ -141,45 +123,47 @@ def features(num_images: int) -> Tensor:
     return torch.randn(num_images, 3, 16, 20).relu()
 
 
-def _make_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
-    cases = {}
-    for offset in (0, 1):
-        for threshold in (0.3, 0.6, 0.7):
-            options = {'iou_threshold': threshold, 'offset': offset}
-            name = f'nms, threshold {threshold}, offset {offset}'
-            cases[name] = nms, {'boxes': random_boxes(300), 'scores': distinct_scores(300), **options}
-            name = f'nms, IoU equal to threshold {threshold}, offset {offset}'
-            cases[name] = nms, {'boxes': integer_boxes(100), 'scores': distinct_scores(100), **options}
-    options = {'iou_threshold': 0.5, 'score_threshold': 0.4, 'max_num': 20}
-    cases['nms, score_threshold and max_num'] = (
-        nms,
-        {'boxes': random_boxes(300), 'scores': distinct_scores(300), **options},
-    )
-    cases['nms, no boxes'] = nms, {'boxes': torch.zeros(0, 4), 'scores': torch.zeros(0), 'iou_threshold': 0.5}
+# The function that makes the call and its arguments, by name of the case.
+CASES: dict[str, tuple[Callable[..., Results], dict]] = {}
 
-    arguments = {'boxes': random_boxes(300), 'scores': distinct_scores(300)}
-    arguments |= {'classes': torch.randint(0, 5, (300,)), 'nms_cfg': {'type': 'nms', 'iou_threshold': 0.5}}
-    cases['batched_nms'] = batched_nms, arguments
 
-    arguments = dict(arguments, nms_cfg={'type': 'soft_nms', 'iou_threshold': 0.5, 'min_score': 0.05})
-    cases['batched_nms, soft_nms'] = batched_nms, arguments
+def add(name: str, function: Callable[..., Results], **arguments: object) -> None:
+    CASES[name] = function, arguments
+
+
+def add_boxes() -> None:
+    for offset, threshold in product((0, 1), (0.3, 0.6, 0.7)):
+        options = dict(op='nms', iou_threshold=threshold, offset=offset)
+        name = f'threshold {threshold}, offset {offset}'
+        add(f'nms, {name}', kept_boxes, boxes=random_boxes(300), scores=distinct_scores(300), **options)
+        name = f'nms, IoU equal to {name}'
+        add(name, kept_boxes, boxes=integer_boxes(100), scores=distinct_scores(100), **options)
+    boxes = dict(boxes=random_boxes(300), scores=distinct_scores(300))
+    options = dict(op='nms', iou_threshold=0.5, score_threshold=0.4, max_num=20)
+    add('nms, score_threshold and max_num', kept_boxes, **boxes, **options)
+    for op in ('nms', 'soft_nms'):
+        none = dict(boxes=torch.zeros(0, 4), scores=torch.zeros(0), iou_threshold=0.5)
+        add(f'{op}, no boxes', kept_boxes, op=op, **none)
+        config = dict(type=op, iou_threshold=0.5, **(dict(min_score=0.05) if op == 'soft_nms' else {}))
+        options = dict(op='batched_nms', idxs=torch.randint(0, 5, (300,)), nms_cfg=config)
+        add(f'batched_nms, {op}', kept_boxes, **boxes, **options)
 
     for method, offset in product(('naive', 'linear', 'gaussian'), (0, 1)):
-        options = {'iou_threshold': 0.3, 'sigma': 0.5, 'min_score': 0.05, 'method': method, 'offset': offset}
-        arguments = {'boxes': random_boxes(100), 'scores': distinct_scores(100)}
-        cases[f'soft_nms, {method}, offset {offset}'] = soft_nms, arguments | options
-        arguments = {'boxes': integer_boxes(60), 'scores': torch.randint(1, 5, (60,)) / 4}
-        cases[f'soft_nms, {method}, offset {offset}, equal scores'] = soft_nms, arguments | options
-    arguments = {'boxes': torch.zeros(0, 4), 'scores': torch.zeros(0)}
-    cases['soft_nms, no boxes'] = soft_nms, arguments
+        options = dict(op='soft_nms', iou_threshold=0.3, sigma=0.5, min_score=0.05, method=method, offset=offset)
+        name = f'soft_nms, {method}, offset {offset}'
+        add(name, kept_boxes, boxes=random_boxes(100), scores=distinct_scores(100), **options)
+        scores = torch.randint(1, 5, (60,)) / 4
+        add(f'{name}, equal scores', kept_boxes, boxes=integer_boxes(60), scores=scores, **options)
     for boxes in (random_boxes(100), integer_boxes(100)):
-        arguments = {'dets': torch.cat([boxes, distinct_scores(100)[:, None]], dim=1), 'iou_threshold': 0.3}
-        cases[f'nms_match, first box {boxes[0, 0]:.1f}'] = nms_match, arguments
+        dets = torch.cat([boxes, distinct_scores(100)[:, None]], dim=1)
+        add(f'nms_match, first box {boxes[0, 0]:.1f}', nms_match, dets=dets, iou_threshold=0.3)
     for mode, aligned, offset in product((0, 1), (False, True), (0, 1)):
-        arguments = {'boxes': random_boxes(20), 'others': random_boxes(20 if aligned else 30)}
-        options = {'mode': mode, 'aligned': aligned, 'offset': offset}
-        cases[f'bbox_overlaps, {options}'] = bbox_overlaps, arguments | options
+        options = dict(mode=mode, aligned=aligned, offset=offset)
+        boxes = dict(boxes=random_boxes(20), others=random_boxes(20 if aligned else 30))
+        add(f'bbox_overlaps, {options}', bbox_overlaps, **boxes, **options)
 
+
+def add_convolutions() -> None:
     for groups, deform_groups, stride, padding, dilation in (
         (1, 1, 1, 1, 1),
         (2, 2, 2, (1, 0), 1),
@@ -191,83 +175,54 @@ def _make_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
         # Half of the offsets are whole: at the borders the derivative depends on the side that is taken.
         offsets = 2 * torch.randn(3, 12 * deform_groups, *output.shape[2:])
         offsets = torch.where(torch.rand_like(offsets) < 0.5, offsets.round(), offsets)
-        inputs = {'input': image, 'offset': offsets, 'weight': weight}
-        arguments = {'output_grad': torch.randn_like(output), **options}
-        cases[f'deform_conv, {options}'] = deform_conv, {'inputs': inputs, **arguments}
+        inputs = dict(input=image, offset=offsets, weight=weight)
+        grad = torch.randn_like(output)
+        add(f'deform_conv, {options}', deform_conv, op='deform_conv2d', inputs=inputs, output_grad=grad, **options)
         mask = torch.rand(3, 6 * deform_groups, *output.shape[2:])
-        inputs = {'input': image, 'offset': inputs['offset'], 'mask': mask, 'weight': weight}
-        cases[f'modulated_deform_conv, {options}'] = (
-            modulated_deform_conv,
-            {'inputs': inputs, 'output_grad': arguments['output_grad'], 'bias': None, **options},
-        )
-        inputs = {**inputs, 'bias': torch.randn(6)}
-        cases[f'modulated_deform_conv, bias, {options}'] = (
-            modulated_deform_conv,
-            {'inputs': inputs, 'output_grad': arguments['output_grad'], **options},
-        )
-    inputs = {'input': torch.randn(2, 4, 3, 4), 'offset': torch.randn(2, 18, 5, 6), 'mask': torch.rand(2, 9, 5, 6)}
-    arguments = {'inputs': {**inputs, 'weight': torch.randn(6, 4, 3, 3)}, 'output_grad': torch.randn(2, 6, 3, 4)}
+        inputs = dict(input=image, offset=offsets, mask=mask, weight=weight)
+        modulated = dict(op='modulated_deform_conv2d', output_grad=grad)
+        name = f'modulated_deform_conv, {options}'
+        add(name, deform_conv, **modulated, inputs=inputs, bias=None, **options)
+        inputs = dict(inputs, bias=torch.randn(6))
+        add(f'{name}, bias', deform_conv, **modulated, inputs=inputs, **options)
+    inputs = dict(input=torch.randn(2, 4, 3, 4), offset=torch.randn(2, 18, 5, 6), mask=torch.rand(2, 9, 5, 6))
+    inputs.update(weight=torch.randn(6, 4, 3, 3))
+    modulated = dict(op='modulated_deform_conv2d', output_grad=torch.randn(2, 6, 3, 4))
     options = dict(bias=None, stride=1, padding=1)
-    cases['modulated_deform_conv, offsets of a larger map'] = modulated_deform_conv, {**arguments, **options}
-    cases['SAConv2d'] = sa_conv, {'x': torch.randn(2, 4, 7, 9)}
+    name = 'modulated_deform_conv, offsets of a larger map'
+    add(name, deform_conv, **modulated, inputs=inputs, **options)
+    add('SAConv2d', sa_conv, x=torch.randn(2, 4, 7, 9))
     for psa_type, mask_size in product(('collect', 'distribute'), ((5, 7), (3, 1))):
-        inputs = {'input': torch.randn(2, mask_size[0] * mask_size[1], 4, 5)}
-        arguments = {'inputs': inputs, 'output_grad': torch.randn(2, 20, 4, 5), 'mask_size': mask_size}
-        cases[f'psa_mask, {psa_type}, {mask_size}'] = psa_mask, {**arguments, 'psa_type': psa_type}
+        inputs = dict(input=torch.randn(2, mask_size[0] * mask_size[1], 4, 5))
+        options = dict(output_grad=torch.randn(2, 20, 4, 5), mask_size=mask_size, psa_type=psa_type)
+        add(f'psa_mask, {psa_type}, {mask_size}', psa_mask, inputs=inputs, **options)
 
-    for aligned, sampling_ratio in product((True, False), (0, 2)):
-        cases[f'roi_align, maximum, aligned {aligned}, sampling_ratio {sampling_ratio}'] = (
-            roi_align,
-            {
-                'features': torch.randn(2, 3, 16, 20),
-                'rois': random_rois(12, 2)[1:],  # without samples, mmcv's maximum is the least number
-                'output_grad': torch.randn(11, 3, 3, 5),
-                'spatial_scale': 0.25,
-                'sampling_ratio': sampling_ratio,
-                'pool_mode': 'max',
-                'aligned': aligned,
-            },
-        )
+
+def add_regions() -> None:
     for aligned, sampling_ratio in product((True, False), (0, 1, 2, 3)):
-        cases[f'roi_align, aligned {aligned}, sampling_ratio {sampling_ratio}'] = (
-            roi_align,
-            {
-                'features': features(2),
-                'rois': random_rois(12, 2),
-                'output_grad': torch.randn(12, 3, 3, 5),
-                'spatial_scale': 0.25,
-                'sampling_ratio': sampling_ratio,
-                'aligned': aligned,
-            },
-        )
-    cases['roi_align, float64'] = (
-        roi_align,
-        {
-            'features': features(2).double(),
-            'rois': random_rois(12, 2).double(),
-            'output_grad': torch.randn(12, 3, 7, 7).double(),
-            'spatial_scale': 0.25,
-        },
-    )
-    cases['roi_align, no regions'] = (
-        roi_align,
-        {'features': features(2), 'rois': torch.zeros(0, 5), 'output_grad': torch.zeros(0, 3, 7, 7)},
-    )
+        options = dict(spatial_scale=0.25, sampling_ratio=sampling_ratio, aligned=aligned)
+        name = f'aligned {aligned}, sampling_ratio {sampling_ratio}'
+        tensors = dict(features=features(2), rois=random_rois(12, 2), output_grad=torch.randn(12, 3, 3, 5))
+        add(f'roi_align, {name}', roi_align, **tensors, **options)
+        if sampling_ratio in (0, 2):  # without samples, mmcv's maximum is the least number
+            tensors.update(features=torch.randn(2, 3, 16, 20), rois=random_rois(12, 2)[1:])
+            tensors.update(output_grad=tensors['output_grad'][1:])
+            add(f'roi_align, maximum, {name}', roi_align, **tensors, **options, pool_mode='max')
+    tensors = dict(features=features(2), rois=random_rois(12, 2), output_grad=torch.randn(12, 3, 7, 7))
+    double = {name: tensor.double() for name, tensor in tensors.items()}
+    add('roi_align, float64', roi_align, **double, spatial_scale=0.25)
+    tensors.update(rois=torch.zeros(0, 5), output_grad=torch.zeros(0, 3, 7, 7))
+    add('roi_align, no regions', roi_align, **tensors)
 
-    cases['mmdet SingleRoIExtractor'] = (
-        roi_extractor,
-        {'level_0': features(2), 'level_1': torch.randn(2, 3, 8, 10), 'rois': random_rois(20, 2)},
-    )
-    cases['mmdet multiclass_nms'] = (multiclass_nms, {'boxes': random_boxes(100), 'scores': torch.rand(100, 4)})
+    levels = dict(level_0=features(2), level_1=torch.randn(2, 3, 8, 10))
+    add('mmdet SingleRoIExtractor', roi_extractor, **levels, rois=random_rois(20, 2))
+    add('mmdet multiclass_nms', multiclass_nms, boxes=random_boxes(100), scores=torch.rand(100, 4))
     boxes = torch.tensor([[0.0, 0, 10, 20], [5, 5, 35, 30], [1.5, 2.5, 9, 9], [0, 0, 40, 40]])
-    cases['mmdet BitmapMasks.crop_and_resize'] = (
-        crop_and_resize,
-        {'masks': (torch.rand(4, 40, 40) > 0.5).to(torch.uint8), 'boxes': boxes},
-    )
-    return cases | _refused_cases()
+    masks = (torch.rand(4, 40, 40) > 0.5).to(torch.uint8)
+    add('mmdet BitmapMasks.crop_and_resize', crop_and_resize, masks=masks, boxes=boxes)
 
 
-def _refused_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
+def add_refused() -> None:
     """Calls that mmcv refuses: a shape, a dtype, a number of groups or a name that does not fit."""
     boxes, scores, maps, rois = random_boxes(9), distinct_scores(9), features(2), random_rois(9, 2)
     image, offset, mask, weight = torch.randn(1, 4, 6, 6), torch.randn(1, 18, 6, 6), torch.rand(1, 9, 6, 6), {}
@@ -299,13 +254,14 @@ def _refused_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
         (mmcv.ops.softmax_focal_loss, dict(logits=torch.randn(3, 2), target=torch.zeros(2).long())),
         (mmcv.ops.carafe, dict(maps=maps, masks=torch.rand(2, 9, 30, 40), kernel_size=3, groups=1, scale=2)),
     ]
-    return {
-        f'refused, {i}, {getattr(function, "__name__", function)}': (partial(refused, function), arguments)
-        for i, (function, arguments) in enumerate(calls)
-    }
+    for index, (function, arguments) in enumerate(calls):
+        name = getattr(function, '__name__', function)
+        add(f'refused, {index}, {name}', partial(refused, function), **arguments)
 
 
-# The function that makes the call and its arguments, by name of the case.
 with torch.random.fork_rng(devices=[]):
     torch.manual_seed(0)
-    CASES = _make_cases()
+    add_boxes()
+    add_convolutions()
+    add_regions()
+    add_refused()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -279,7 +280,7 @@ def deformable_attention(value: Tensor, locations: Tensor, weights: Tensor) -> T
     return MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
 
 
-def inputs_for(function) -> list[Tensor]:
+def inputs_for(function: Callable) -> list[Tensor]:
     if function is deformable_attention:
         value, _, _, locations, weights, _ = deformable_attention_inputs()
         return [value.detach(), locations.detach(), weights.detach()]
@@ -290,22 +291,15 @@ def inputs_for(function) -> list[Tensor]:
 
 @pytest.mark.parametrize('function', [sigmoid_focal_loss, roi_align_average, deformable_attention])
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_precision(function, dtype: torch.dtype) -> None:
-    inputs = [tensor.to(dtype) for tensor in inputs_for(function)]
-    expected = function(*(tensor.float() for tensor in inputs))
-    torch.testing.assert_close(function(*inputs), expected.to(dtype), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize('function', [sigmoid_focal_loss, roi_align_average, deformable_attention])
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_precision_gradients(function, dtype: torch.dtype) -> None:
+def test_values_and_gradients_in_half_precision(function: Callable, dtype: torch.dtype) -> None:
     inputs = [tensor.to(dtype).requires_grad_() for tensor in inputs_for(function)]
-    float_inputs = [tensor.detach().float().requires_grad_() for tensor in inputs]
-    grads = torch.autograd.grad(function(*inputs).sum(), inputs, allow_unused=True)
-    expected = torch.autograd.grad(function(*float_inputs).sum(), float_inputs, allow_unused=True)
-    for grad, expected_grad in zip(grads, expected):
-        if expected_grad is not None:
-            torch.testing.assert_close(grad, expected_grad.to(dtype), rtol=0, atol=0)
+    exact = [tensor.detach().float().requires_grad_() for tensor in inputs]
+    output, expected = function(*inputs), function(*exact)
+    torch.testing.assert_close(output, expected.to(dtype), rtol=0, atol=0)
+    grads = torch.autograd.grad(output.sum(), inputs, allow_unused=True)
+    for grad, wanted in zip(grads, torch.autograd.grad(expected.sum(), exact, allow_unused=True)):
+        if wanted is not None:
+            torch.testing.assert_close(grad, wanted.to(dtype), rtol=0, atol=0)
 
 
 def test_nms_in_half_precision() -> None:
