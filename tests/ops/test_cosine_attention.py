@@ -6,30 +6,12 @@ from torch.nn import functional as F
 
 from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention, unit_vectors
 from bioattn_mm.ops.samples import OPERATORS
-from tests.ops.conftest import check_any_number_of_threads, check_backends_agree, check_storage, needs_library
+from tests.ops.conftest import check_any_number_of_threads, check_storage, needs_library
 from tests.ops.inputs import cosine_attention_inputs
 
 
 def output_and_gradients(inputs: CosineAttentionInputs, backend: str) -> list[torch.Tensor]:
     return OPERATORS['cosine_attention'].values_and_gradients(inputs, backend)
-
-
-@needs_library
-@pytest.mark.parametrize(
-    'sizes',
-    [
-        dict(),
-        dict(grid=(21, 70), pooled_grid=(4, 9), channels=24, consecutive=True),  # several tiles, none whole
-        dict(grid=(9, 65), pooled_grid=(33, 4), channels=12),
-        dict(grid=(3, 4), window_size=7, heads=1),
-        dict(grid=(1, 1), pooled_grid=(1, 1)),
-        dict(batch=0),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype) -> None:
-    check_backends_agree('cosine_attention', cosine_attention_inputs(**sizes, dtype=dtype))
 
 
 def test_is_aggregated_attention_of_scaled_unit_vectors(backend: str) -> None:
@@ -104,21 +86,6 @@ def test_half_precision_is_a_format_of_storage(dtype: torch.dtype) -> None:
     check_storage(output, exact, 'cpu')
     leaves = OPERATORS['cosine_attention'].leaves(half)
     assert [g.dtype for g in output_and_gradients(half, 'cpu')[1:]] == [leaf.dtype for leaf in leaves]
-
-
-@pytest.mark.parametrize(
-    ('name', 'wrong', 'message'),
-    [
-        ('key_value', torch.zeros(2, 5, 7, 2, 8), r'key_value must have shape \(2, 5, 7, 2, 2, 8\)'),
-        ('pooled_key_value', torch.zeros(2, 2, 3, 2, 8), r'pooled_key_value must be \(B, Ph, Pw, 2, heads, d\)'),
-        ('scale', torch.zeros(2, dtype=torch.float32), 'scale must be torch.float64 to fit query'),
-        ('pooled_bias', torch.zeros(3, 4, 13), r'pooled_bias must have shape \(2, 4, 13\)'),
-        ('pooled_bias_columns', torch.zeros(3, 7, dtype=torch.long), r'pooled_bias_columns must have shape \(7, 3\)'),
-    ],
-)
-def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        cosine_attention(*cosine_attention_inputs()._replace(**{name: wrong}))
 
 
 @needs_library

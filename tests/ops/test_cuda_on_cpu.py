@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.ops.cuda_on_cpu import HERE, CUDAOnCPU, with_calls_for_ptx
+from tests.ops.cuda_on_cpu import HERE, CUDAOnCPU
 
 
 @pytest.fixture(scope='module')
@@ -14,15 +14,10 @@ def emulation(emulation_folder: Path) -> CUDAOnCPU:
 
 
 @pytest.mark.slow
-def test_no_fault(emulation: CUDAOnCPU) -> None:
+@pytest.mark.parametrize('kernel', ['without_fault', 'copy_to_others'])
+def test_kernels_without_a_fault(emulation: CUDAOnCPU, kernel: str) -> None:
     emulation.draw_order()
-    assert emulation.operators.run('without_fault').tolist() == list(range(63, -1, -1))
-
-
-@pytest.mark.slow
-def test_asynchronous_copies(emulation: CUDAOnCPU) -> None:
-    emulation.draw_order()
-    assert emulation.operators.run('copy_to_others').tolist() == list(range(63, -1, -1))
+    assert emulation.operators.run(kernel).tolist() == list(range(63, -1, -1))
 
 
 @pytest.mark.slow
@@ -114,23 +109,3 @@ def test_matrix_product_keeps_nan_and_infinity(emulation: CUDAOnCPU) -> None:
     product = emulation.operators.product(a, b, c)
     assert product.isnan().nonzero()[:, 0].unique().tolist() == [2, 5]
     assert (product[6:] == 24).all()
-
-
-def test_ptx_becomes_a_call_on_the_same_lines() -> None:
-    source = 'asm volatile("a {%0}, {%1};"\n    : "+f"(c[0])\n    : "r"(bits(a[0])), "r"(b));'
-    call = with_calls_for_ptx(source)
-    assert (
-        call.split()
-        == (
-            'cuda_on_cpu::ptx("a {%0}, {%1};" , { cuda_on_cpu::output(c[0]) , '
-            'cuda_on_cpu::input(bits(a[0])), cuda_on_cpu::input(b)});'
-        ).split()
-    )
-    assert call.count('\n') == source.count('\n')
-    assert with_calls_for_ptx('asm("b %0, %1;" : "=r"(x) : "f"(y));') == (
-        'cuda_on_cpu::ptx("b %0, %1;" , { cuda_on_cpu::output(x) ,  cuda_on_cpu::input(y)});'
-    )
-    assert with_calls_for_ptx('asm volatile("c [%0];" : : "r"(x) : "memory");') == (
-        'cuda_on_cpu::ptx("c [%0];" , { cuda_on_cpu::input(x) });'
-    )
-    assert with_calls_for_ptx('asm volatile("d;" : : : "memory");') == 'cuda_on_cpu::ptx("d;" , {});'

@@ -21,7 +21,7 @@ from bioattn_mm.systems.transnext.position_bias import _coordinates, _offset_ind
 from tests.ops.conftest import needs_library
 from tests.ops.cuda_on_cpu import CUDAOnCPU
 from tests.ops.inputs import cosine_attention_inputs
-from tests.systems.common.small_backbones import build, every_backbone
+from tests.systems.common.small_backbones import CASES, build
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
 
@@ -78,23 +78,16 @@ def test_cached_constants_are_never_those_of_an_export() -> None:
     torch.testing.assert_close(exported.module()(x), Bias()(x))
 
 
-def test_constants_of_fake_tensors_are_not_kept() -> None:
+def test_constants_of_fake_tensors_and_of_a_transform_are_not_kept() -> None:
     @cached_constant
     def constant(size: int) -> torch.Tensor:
         return torch.ones(size)
 
     with FakeTensorMode():
         assert isinstance(constant(3), FakeTensor)
-    assert constant(3).tolist() == [1, 1, 1] and constant(3) is constant(3)
-
-
-def test_constants_of_a_transform_are_not_kept() -> None:
-    @cached_constant
-    def constant(size: int) -> torch.Tensor:
-        return torch.ones(size)
-
     assert torch.func.grad(lambda x: (x * constant(3)).sum())(torch.zeros(3)).tolist() == [1, 1, 1]
     assert constant(3).data_ptr()  # after the transform, its tensors have none
+    assert constant(3).tolist() == [1, 1, 1] and constant(3) is constant(3)
 
 
 def test_position_based_attention_is_kept_on_a_gpu_with_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,18 +233,16 @@ class NoWaiting(TorchDispatchMode):
 
 
 @needs_library
-@every_backbone
-def test_backbones_do_not_wait_for_the_gpu(name: str, launches: SimpleNamespace) -> None:
-    check_nothing_waits(launches, name)
-
-
-@needs_library
-@pytest.mark.parametrize('position_bias', ['LogCPBOfBothPaths', 'RelativePositionBias'])
-def test_position_biases_do_not_wait_for_the_gpu(position_bias: str, launches: SimpleNamespace) -> None:
-    check_nothing_waits(launches, 'TransNeXt', position_bias=dict(type=f'bioattn_mm.{position_bias}'))
-
-
-def check_nothing_waits(launches: SimpleNamespace, name: str, **options) -> None:
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [
+        *((name, {}) for name in CASES),
+        ('TransNeXt', dict(position_bias=dict(type='bioattn_mm.LogCPBOfBothPaths'))),
+        ('TransNeXt', dict(position_bias=dict(type='bioattn_mm.RelativePositionBias'))),
+    ],
+    ids=str,
+)
+def test_backbones_do_not_wait_for_the_gpu(name: str, options: dict, launches: SimpleNamespace) -> None:
     with torch.device(launches.DEVICE):
         backbone = build(name, drop_path_rate=0.5, out_indices=(0, 3), **options).train()
         image = torch.empty(2, 3, 64, 80)
@@ -264,13 +255,3 @@ def check_nothing_waits(launches: SimpleNamespace, name: str, **options) -> None
             with torch.no_grad():
                 backbone.eval()(image)
     assert all(parameter.grad is not None for parameter in backbone.parameters())
-
-
-def test_what_waits(launches: SimpleNamespace) -> None:
-    x = torch.empty(2, device=launches.DEVICE)
-    with NoWaiting(launches):
-        x + torch.tensor(1.0)
-        with pytest.raises(AssertionError, match='has tensors on'):
-            torch.ones(2).to(launches.DEVICE)
-        with pytest.raises(RuntimeError, match='meta tensors'):
-            x.sum().item()

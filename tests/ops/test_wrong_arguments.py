@@ -1,0 +1,105 @@
+"""What operators refuse, in one line that names the argument."""
+
+import inspect
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from bioattn_mm import ops
+from bioattn_mm.ops.samples import OPERATORS
+
+
+def arguments_of(name: str) -> dict[str, Tensor]:
+    """An operator's tensors in float32, by the names of its arguments."""
+    parameters = inspect.signature(getattr(ops, name)).parameters.values()
+    names = [parameter.name for parameter in parameters if 'Tensor' in str(parameter.annotation)]
+    return dict(zip(names, OPERATORS[name].inputs({}, 'cpu', torch.float32)))
+
+
+@pytest.mark.parametrize(('name', 'argument'), [(name, each) for name in OPERATORS for each in arguments_of(name)])
+def test_a_tensor_that_does_not_fit_the_others(name: str, argument: str) -> None:
+    """Of another shape, an integer, of another precision, and on another device."""
+    arguments = arguments_of(name)
+    right = arguments[argument]
+    wrong = [right[..., None], right.to(torch.int32)]
+    if len(arguments) > 1:
+        wrong.append(right.to('meta'))
+        wrong += [right.double()] if right.is_floating_point() else [right.float()]
+    for tensor in wrong:
+        with pytest.raises(ValueError, match=rf'\b{argument}\b') as error:
+            OPERATORS[name].run(*(arguments | {argument: tensor}).values())
+        said = re.match(r'(\w+) (must be|must have shape|is on|is for)\b', str(error.value))
+        assert said and said[1] in arguments, str(error.value)
+
+
+WINDOW = 'is not the square of an odd number'
+
+
+@pytest.mark.parametrize(
+    ('name', 'argument', 'wrong', 'message'),
+    [
+        ('aggregated_attention', 'window_bias', torch.zeros(2, 16), rf'window_bias.*16 {WINDOW}'),
+        ('sliding_window_qk', 'bias', torch.zeros(2, 16), rf'bias must be \(heads, k \* k\) .*: 16 {WINDOW}'),
+        ('sliding_window_qk', 'bias', torch.zeros(()), r'bias must be \(heads, k \* k\) with k odd, got shape \(\)'),
+        ('sliding_window_av', 'weights', torch.zeros(2, 5, 7, 2, 8), f'weights must be .*: 8 {WINDOW}'),
+        (
+            'cosine_attention',
+            'pooled_bias',
+            torch.zeros(3, 7, 10),
+            r'pooled_bias must have shape \(2, 7, 10\)',
+        ),
+        (
+            'peripheral_attention',
+            'scale',
+            torch.zeros(16, 5, 5),
+            'scale is for a grid of 5 x 5 tokens, but query has 35',
+        ),
+        ('relative_bias_attention', 'bias', torch.zeros(2, 9, 12), r'bias must have shape \(2, 9, 13\) to fit query'),
+        (
+            'log_cpb_table',
+            'horizontal',
+            torch.zeros(14, requires_grad=True),
+            r'pass horizontal.detach\(\)',
+        ),
+        ('log_cpb_table', 'weight', torch.zeros(48), r'weight must be \(heads, hidden\), or .*, got shape \(48,\)'),
+        ('gated_convolution', 'x', torch.zeros(2, 5, 33), r'x must be \(B, H, W, 2 C\), got shape \(2, 5, 33\)'),
+        ('gelu_pool_norm', 'x', torch.zeros(2, 0, 3, 24), r'x must be \(B, H, W, C\), got shape \(2, 0, 3, 24\)'),
+        ('gelu_pool', 'x', torch.zeros(2, 3, 4, 24).long(), 'x must be one of float16, .* got int64'),
+    ],
+)
+def test_what_is_said(name: str, argument: str, wrong: Tensor, message: str) -> None:
+    arguments = arguments_of(name) | {argument: wrong}
+    with pytest.raises(ValueError, match=message):
+        OPERATORS[name].run(*arguments.values())
+
+
+def test_a_grid_without_cells() -> None:
+    x, parameter = torch.zeros(2, 4, 6, 24), torch.zeros(24)
+    with pytest.raises(ValueError, match='grid must be 1 x 1 or larger, got 2 x 0'):
+        ops.gelu_pool(x, (2, 0))
+    with pytest.raises(ValueError, match='grid must be 1 x 1 or larger, got 0 x 3'):
+        ops.gelu_pool_norm(x, parameter, parameter, parameter, (0, 3), 1e-3)
+
+
+def test_a_bias_of_the_layer_before_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r'x_bias must have shape \(32,\)'):
+        ops.gated_convolution(*arguments_of('gated_convolution').values(), x_bias=torch.zeros(16))
+
+
+@pytest.mark.parametrize(
+    ('argument', 'message'),
+    [
+        ('key', 'key must be torch.float64 to fit query, got torch.float32'),
+        ('query', 'key must be torch.float32 to fit query, got torch.float64'),
+        ('pooled_bias_rows', 'pooled_bias_rows must be torch.int64 to fit query, got torch.float32'),
+    ],
+)
+def test_what_autocast_does_not_cast(argument: str, message: str, backend: str) -> None:
+    arguments = {
+        n: t.double() if t.is_floating_point() else t for n, t in arguments_of('aggregated_attention').items()
+    }
+    arguments[argument] = arguments[argument].float()
+    with torch.autocast('cpu', torch.bfloat16), pytest.raises(ValueError, match=message):
+        ops.aggregated_attention(**arguments, backend=backend)
