@@ -65,5 +65,11 @@ def write(
     return folder / 'model.onnx'
 
 
+def change_pipeline(folder: Path, **entries: object) -> None:
+    """Replace entries of a folder's pipeline.json."""
+    path = folder / 'pipeline.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
 SLIDE = dict(mode='slide', crop_size=[32, 40], stride=[21, 27], align_corners=False)
 WHOLE = dict(mode='whole', align_corners=False)

@@ -1,7 +1,6 @@
 """packaging/runtime/browser.js in headless Chromium: the label map is that of the runtime in Python."""
 
 import functools
-import json
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +19,7 @@ from bioattn_mm.runtime import Model  # noqa: E402
 from ..page.browser import open_browser  # noqa: E402
 from ..tools.running import ROOT  # noqa: E402
 from .comparison import image_of  # noqa: E402
-from .small_models import WHOLE, segmentor  # noqa: E402
+from .small_models import WHOLE, change_pipeline, segmentor  # noqa: E402
 
 PAGE = """<!doctype html><img src="image.png"><script type="module">
 import { load, segment } from './browser.js';
@@ -46,9 +45,7 @@ class Handler(SimpleHTTPRequestHandler):
 def address(tmp_path: Path) -> Iterator[str]:
     """A server of a page with the model, and with an image that needs no resize."""
     segmentor(tmp_path, **WHOLE)
-    path = tmp_path / 'pipeline.json'
-    document = dict(json.loads(path.read_text()), inputs=[dict(minimum=32, multiple=32)])  # 48 x 62 become 64 x 64
-    path.write_text(json.dumps(document))
+    change_pipeline(tmp_path, inputs=[dict(minimum=32, multiple=32)])  # 48 x 62 become 64 x 64
     cv2.imwrite(str(tmp_path / 'image.png'), image_of(48, 62))
     (tmp_path / 'browser.js').write_text((ROOT / 'packaging/runtime/browser.js').read_text())
     (tmp_path / 'node_modules').symlink_to(ONNXRUNTIME_WEB)

@@ -34,7 +34,7 @@ from bioattn_mm.runtime.results import Results  # noqa: E402
 
 from ..tools.running import ROOT, InProcess  # noqa: E402
 from .comparison import image_of  # noqa: E402
-from .small_models import CLASSES, MEAN, SLIDE, STD, WHOLE, segmentor, weights, write  # noqa: E402
+from .small_models import CLASSES, MEAN, SLIDE, STD, WHOLE, change_pipeline, segmentor, weights, write  # noqa: E402
 
 
 def mmsegs_logits(image: np.ndarray, settings: dict) -> np.ndarray:
@@ -88,12 +88,11 @@ def test_images_of_four_channels(tmp_path: Path) -> None:
     shape = ('batch', 4, 'height', 'width')
     path = write(tmp_path, 'segmentation', [node], dict(weight=weight, bias=bias), shape, ['logits'], WHOLE)
     mean, std = [30000.0, 200.0, 5.0, 40000.0], [9000.0, 100.0, 2.0, 300.0]
-    document = json.loads((tmp_path / 'pipeline.json').read_text())
-    document['preprocessing'] = [
+    steps = [
         dict(type='read', channels=4, dtype='uint16'),
         dict(type='normalize', mean=mean, std=std, channels='as read'),
     ]
-    (tmp_path / 'pipeline.json').write_text(json.dumps(document))
+    change_pipeline(tmp_path, preprocessing=steps)
     model = Model(path)
 
     image = rng.integers(0, 65536, (40, 52, 4), dtype=np.uint16)
@@ -170,9 +169,10 @@ def test_steps_are_those_of_the_transforms(transform: dict, step: dict, size: tu
     assert (prepare(image, [found]).inputs == expected.transpose(2, 0, 1)).all()
 
 
-def test_an_image_that_cannot_be_prepared_does_not_end_the_run(
+def test_an_image_that_needs_too_much_memory_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """For its preparation, or for its label map."""
     errors = {7: MemoryError(), 9: cv2.error('resize')}
 
     def prepare_most(image: np.ndarray, *args: object) -> object:
@@ -180,23 +180,19 @@ def test_an_image_that_cannot_be_prepared_does_not_end_the_run(
             raise error
         return prepare(image, *args)
 
-    monkeypatch.setattr('bioattn_mm.runtime.model.prepare', prepare_most)
-    image = image_of(48, 61)
-    images = [image, np.full_like(image, 7), np.full_like(image, 9), image]
-    first, *bad, last = Model(segmentor(tmp_path, **WHOLE)).iterate(images, batch_size=2)
-    assert np.array_equal(first.result.labels, last.result.labels)
-    for prediction, reason in zip(bad, ('needs more memory than there is', 'cannot be resized'), strict=True):
-        assert str(prediction.error).startswith(f'an image of 61 x 48 pixels {reason}')
-
-
-def test_a_label_map_that_does_not_fit_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*args: object) -> None:
         raise cv2.error('Insufficient memory')
 
-    model = Model(segmentor(tmp_path, **WHOLE))
+    monkeypatch.setattr('bioattn_mm.runtime.model.prepare', prepare_most)
+    model, image = Model(segmentor(tmp_path, **WHOLE)), image_of(48, 61)
+    images = [image, np.full_like(image, 7), np.full_like(image, 9), image]
+    first, *bad, last = model.iterate(images, batch_size=2)
+    assert np.array_equal(first.result.labels, last.result.labels)
     monkeypatch.setattr('bioattn_mm.runtime.postprocessing.labels_of', no_memory)
-    for prediction in model.iterate([image_of(48, 61)] * 2, batch_size=2):
-        assert str(prediction.error).startswith('an image of 61 x 48 pixels cannot be resized')
+    bad += model.iterate([image] * 2, batch_size=2)
+    reasons = ('needs more memory than there is', *['cannot be resized'] * 3)
+    for prediction, reason in zip(bad, reasons, strict=True):
+        assert str(prediction.error).startswith(f'an image of 61 x 48 pixels {reason}')
 
 
 def test_nan_is_no_class(tmp_path: Path) -> None:
@@ -216,9 +212,7 @@ def test_frames_have_the_order_of_files(tmp_path: Path) -> None:
     shape = ('batch', 3, 'height', 'width')
     constants = dict(weight=weight, bias=bias)
     model = write(tmp_path / 'exported', 'segmentation', [node], constants, shape, ['logits'], WHOLE)
-    document = json.loads((tmp_path / 'exported/pipeline.json').read_text())
-    document['preprocessing'] = [dict(type='read', channels=3, dtype='uint8')]
-    (tmp_path / 'exported/pipeline.json').write_text(json.dumps(document))
+    change_pipeline(tmp_path / 'exported', preprocessing=[dict(type='read', channels=3, dtype='uint8')])
     red = np.zeros((48, 64, 3), np.uint8)
     red[..., 2] = 250
     cv2.imwrite(str(tmp_path / 'red.png'), red)
@@ -234,30 +228,21 @@ def test_frames_have_the_order_of_files(tmp_path: Path) -> None:
     assert found and np.abs(frame.mean((0, 1)) - overlay.mean((0, 1))).max() < 10
 
 
-def test_padding_is_cut_off(tmp_path: Path) -> None:
-    path = segmentor(tmp_path, **WHOLE)
-    document = json.loads((tmp_path / 'pipeline.json').read_text())
-    document['preprocessing'].append(dict(type='pad', divisor=32, value=0.5))
-    (tmp_path / 'pipeline.json').write_text(json.dumps(document))
-    prepared = prepare(image_of(48, 62), document['preprocessing'])
-    assert prepared.size == (48, 62) and prepared.inputs.shape == (3, 64, 64)
-    assert (prepared.inputs[:, 48:] == 0.5).all() and (prepared.inputs[..., 62:] == 0.5).all()
-    (result,) = Model(path)(image_of(48, 62), return_logits=True)
-    expected = mmsegs_logits(image_of(48, 62), WHOLE)
-    # The last two rows and columns see the padding.
-    assert np.abs(result.logits - expected)[:, :-3, :-3].max() < 1e-4
-
-
-def test_sides_that_are_no_multiples_are_padded(tmp_path: Path) -> None:
-    path = segmentor(tmp_path, **WHOLE)
-    document = json.loads((tmp_path / 'pipeline.json').read_text())
-    document['inputs'] = [dict(name='input', minimum=80, multiple=32)]
-    (tmp_path / 'pipeline.json').write_text(json.dumps(document))
-    model = Model(path)
-    assert model.inputs_of(image_of(48, 62)).shape == (1, 3, 96, 96)
-    assert model.inputs_of(image_of(48, 100)).shape == (1, 3, 96, 96)  # resized to 46 x 96
-    (result,) = model(image_of(48, 62), return_logits=True)
-    expected = mmsegs_logits(image_of(48, 62), WHOLE)
+@pytest.mark.parametrize('by', ['a step', 'the input'])
+def test_padding_is_cut_off(by: str, tmp_path: Path) -> None:
+    path, image = segmentor(tmp_path, **WHOLE), image_of(48, 62)
+    if by == 'a step':
+        steps = [*Model(path)._steps, dict(type='pad', divisor=32, value=0.5)]
+        change_pipeline(tmp_path, preprocessing=steps)
+        prepared = prepare(image, steps)
+        assert prepared.size == (48, 62) and prepared.inputs.shape == (3, 64, 64)
+        assert (prepared.inputs[:, 48:] == 0.5).all() and (prepared.inputs[..., 62:] == 0.5).all()
+    else:  # whose sides must be multiples
+        change_pipeline(tmp_path, inputs=[dict(name='input', minimum=80, multiple=32)])
+        assert Model(path).inputs_of(image).shape == (1, 3, 96, 96)
+        assert Model(path).inputs_of(image_of(48, 100)).shape == (1, 3, 96, 96)  # resized to 46 x 96
+    (result,) = Model(path)(image, return_logits=True)
+    expected = mmsegs_logits(image, WHOLE)
     assert result.logits.shape == expected.shape
     # The last rows and columns see the padding.
     assert np.abs(result.logits - expected)[:, :-3, :-3].max() < 1e-4
@@ -328,8 +313,10 @@ def test_bad_input(tmp_path: Path, tool: InProcess) -> None:
     )
     with pytest.raises(InputError, match="must be 'slide' or 'whole', got 'both'"):
         Model(model, mode='both')
+    with pytest.raises(InputError, match='onnxruntime does not compute in bfloat16 on a CPU: take the backend open'):
+        Model(model, bfloat16=True)
     path = tmp_path / 'exported/pipeline.json'
-    document = json.loads(path.read_text())
+    document = path.read_text()
     for change, reason in (
         (dict(format='bioattn_mm/7'), 'has the format bioattn_mm/7, expected bioattn_mm/1'),
         (dict(task='panoptic'), 'is a model for panoptic, and the runtime is for'),
@@ -338,7 +325,8 @@ def test_bad_input(tmp_path: Path, tool: InProcess) -> None:
         (dict(preprocessing=3), 'json is damaged, it has no preprocessing that is a list'),
         (dict(postprocessing=None), 'json is damaged, it has no postprocessing that is an object'),
     ):
-        path.write_text(json.dumps({**document, **change}))
+        path.write_text(document)
+        change_pipeline(path.parent, **change)
         with pytest.raises(InputError, match=reason):
             Model(model)(tmp_path / 'a.png')
     for content in ('[1]', '{', '[' * 100_000):
@@ -401,9 +389,3 @@ def test_bfloat16(tmp_path: Path) -> None:
     )
     difference = np.abs(found.logits - expected.logits).max() / np.abs(expected.logits).max()
     assert 1e-5 < difference < 0.02
-
-
-def test_bfloat16_in_onnxruntime(tmp_path: Path) -> None:
-    path = segmentor(tmp_path, **WHOLE)
-    with pytest.raises(InputError, match='onnxruntime does not compute in bfloat16 on a CPU: take the backend open'):
-        Model(path, bfloat16=True)
