@@ -74,12 +74,16 @@ def mutants(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def tests_of(file: Path, with_folder: bool) -> list[str]:
-    """The tests of a file; those of its folder, or of the next one above it that has tests, where it has none."""
+    """The tests of a file; those of its folder, or of the next one above it that has tests, where it has none.
+
+    With a folder go those of `common` beside it, which hold all systems to the same rules.
+    """
     folder = Path('tests') / file.relative_to(ROOT / 'bioattn_mm').parent
     while not list((ROOT / folder).glob('test_*.py')):
         folder = folder.parent
     own = [str(path) for path in [folder / f'test_{file.stem}.py'] if (ROOT / path).exists()]
-    return own + [str(folder)] * (with_folder or not own)
+    folders = {folder, folder.with_name('common')} if (ROOT / folder.with_name('common')).is_dir() else {folder}
+    return own + sorted(map(str, folders)) * (with_folder or not own)
 
 
 def pass_in(place: Path, tests: list[str], limit: float = 3600) -> bool:

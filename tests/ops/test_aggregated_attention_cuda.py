@@ -74,12 +74,17 @@ def to_device(arguments: dict[str, torch.Tensor], device: str) -> list[torch.Ten
     return [tensor.to(device) for tensor in arguments.values()]
 
 
-def values_and_gradients(operator: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    inputs = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
+def values_and_gradients(
+    operator: Callable[..., torch.Tensor], inputs: list[torch.Tensor], views: bool = False
+) -> list[torch.Tensor]:
+    """`views`: without copies of the inputs, and with a gradient of the output that begins anywhere, too."""
+    inputs = [(t if views else t.clone()).detach().requires_grad_(t.is_floating_point()) for t in inputs]
     output = operator(*inputs)
-    output_weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output).to(output.dtype)
-    gradients = torch.autograd.grad(output, [t for t in inputs if t.requires_grad], output_weights)
-    return [output.detach(), *gradients]
+    weights = torch.linspace(-1, 1, output.numel(), device=output.device).to(output.dtype)
+    if views:
+        weights = torch.cat([weights.new_zeros(1), weights])[1:]
+    leaves = [t for t in inputs if t.requires_grad]
+    return [output.detach(), *torch.autograd.grad(output, leaves, weights.view_as(output))]
 
 
 def check_against_the_reference(kernels: Kernels, arguments: dict[str, torch.Tensor], tolerance: float) -> None:
@@ -206,17 +211,6 @@ def test_rounding_of_the_output_does_not_reach_the_gradients(kernels: Kernels) -
         assert error < 2e-3, f'{name}: {error}'
 
 
-def values_and_gradients_of_views(
-    operator: Callable[..., torch.Tensor], inputs: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """As `values_and_gradients`, without copies of the inputs, and with a gradient that is a view, too."""
-    inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
-    output = operator(*inputs)
-    weights = torch.linspace(-1, 1, output.numel(), device=output.device).to(output.dtype)
-    weights = torch.cat([weights.new_zeros(1), weights])[1:].view_as(output)
-    return [output.detach(), *torch.autograd.grad(output, [t for t in inputs if t.requires_grad], weights)]
-
-
 def shifted(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """Kernels load several channels at once, from addresses that are multiples of so many bytes."""
     return [torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape) for t in inputs]
@@ -251,7 +245,7 @@ def test_memory_layout_does_not_matter(kernels: Kernels, layout: Callable, dtype
     inputs = to_device(aggregated_attention_inputs(**sizes, dtype=dtype), device)
     views = layout(inputs)
     assert any((view.stride(), view.storage_offset()) != (t.stride(), 0) for view, t in zip(views, inputs))
-    results = values_and_gradients_of_views(operator, views)
+    results = values_and_gradients(operator, views, views=True)
     for result, want in zip(results, values_and_gradients(operator, inputs), strict=True):
         assert torch.equal(result, want)
 

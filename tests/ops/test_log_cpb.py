@@ -143,11 +143,7 @@ def test_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_same_in_any_order_of_the_threads(cuda_on_cpu: CUDAOnCPU) -> None:
     arguments = make_arguments(rows=9, columns=40, hidden=70, heads=5, dtype=torch.float32)
-    results = []
-    for _ in range(2):
-        cuda_on_cpu.draw_order()
-        results.append(values_and_gradients(ON_CPU, arguments))
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    cuda_on_cpu.check_any_order(lambda: values_and_gradients(ON_CPU, arguments))
 
 
 def test_three_launches_of_a_layer_forward_and_backward(

@@ -94,8 +94,6 @@ SIZES = [
     dict(batch=1, grid=(3, 41), heads=3, channels=24),  # more than one block of threads in a row
     dict(channels=5),  # which no vector of several channels divides
     dict(batch=0),
-    dict(grid=(0, 3)),
-    dict(grid=(2, 0)),
     dict(channels=0),
 ]
 
@@ -109,31 +107,35 @@ def gradients(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor])
     return list(torch.autograd.grad(output, inputs, weights.bfloat16().to(output.dtype)))
 
 
-@pytest.mark.parametrize('sizes', SIZES, ids=str)
-def test_values_and_gradients_equal_those_of_the_formula(sizes: dict, operators: Operators) -> None:
-    arguments = make_arguments(**sizes)
-    inputs = {name: tensor.to(operators.device) for name, tensor in arguments.items()}
-    for names, function, formula in ((QK, operators.qk, qk_written_out), (AV, operators.av, av_written_out)):
-        torch.testing.assert_close(function(*select(inputs, names)).cpu(), formula(*select(arguments, names)))
-        results = gradients(function, select(inputs, names))
-        for name, one, other in zip(names, results, gradients(formula, select(arguments, names)), strict=True):
-            torch.testing.assert_close(one.cpu(), other, msg=lambda m: f'{name}: {m}')  # noqa: B023
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-def test_products_are_summed_in_float32(dtype: torch.dtype, operators: Operators) -> None:
-    arguments = make_arguments(channels=24, dtype=dtype)
+@pytest.mark.parametrize(
+    ('sizes', 'dtype'),
+    [
+        *((sizes, torch.float64) for sizes in SIZES),
+        *((dict(channels=24), dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)),
+    ],
+    ids=str,
+)
+def test_values_and_gradients_equal_those_of_the_formula(
+    sizes: dict, dtype: torch.dtype, operators: Operators
+) -> None:
+    """In half precision products are summed in float32: the only other rounding is that of the result itself."""
+    arguments = make_arguments(**sizes, dtype=dtype)
     inputs = {name: tensor.to(operators.device) for name, tensor in arguments.items()}
     exact = {name: tensor.double() for name, tensor in arguments.items()}
     for names, function, formula in ((QK, operators.qk, qk_written_out), (AV, operators.av, av_written_out)):
-        output = function(*select(inputs, names))
-        assert output.dtype == dtype
-        # The only rounding but float32's is that of the output itself.
-        torch.testing.assert_close(output.cpu(), formula(*select(exact, names)).to(dtype))
-        results = gradients(function, select(inputs, names))
-        for one, other in zip(results, gradients(formula, select(exact, names)), strict=True):
-            assert one.dtype == dtype
-            torch.testing.assert_close(one.cpu(), other.to(dtype))
+        results = [function(*select(inputs, names)), *gradients(function, select(inputs, names))]
+        wanted = [formula(*select(exact, names)), *gradients(formula, select(exact, names))]
+        for name, one, other in zip(('output', *names), results, wanted, strict=True):
+            torch.testing.assert_close(one.cpu(), other.to(dtype), msg=lambda m: f'{name}: {m}')  # noqa: B023
+
+
+@pytest.mark.parametrize('grid', [(0, 3), (2, 0)])
+def test_without_tokens(grid: tuple[int, int], operators: Operators) -> None:
+    arguments = make_arguments(grid=grid, device=operators.device)
+    for names, function in ((QK, operators.qk), (AV, operators.av)):
+        inputs = select(arguments, names)
+        assert function(*inputs).shape[1:3] == grid
+        assert [gradient.shape for gradient in gradients(function, inputs)] == [tensor.shape for tensor in inputs]
 
 
 def test_weights_outside_the_image_do_nothing(operators: Operators) -> None:

@@ -12,6 +12,14 @@ from tests.ops.conftest import backend  # noqa: F401  a fixture
 
 
 @pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the backbones log about the weights that they load."""
+    lines = []
+    monkeypatch.setattr('bioattn_mm.systems.common.backbone.print_log', lambda line, logger: lines.append(line))
+    return lines
+
+
+@pytest.fixture
 def record_sizes() -> Callable:
     """Context manager whose value is a list: the number of elements of every tensor that an operator returns."""
 

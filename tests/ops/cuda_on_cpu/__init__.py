@@ -71,6 +71,14 @@ class CUDAOnCPU:
         print(f'order of the threads: {SEED_VARIABLE}={seed}')
         self.operators.set_seed(seed)
 
+    def check_any_order(self, run: Callable[[], list[torch.Tensor]]) -> None:
+        """The results of `run` are the same to the last bit in two orders of the threads."""
+        results = []
+        for _ in range(2):
+            self.draw_order()
+            results.append(run())
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
     @contextmanager
     def without_barrier(self, place: str) -> Iterator[None]:
         """Leave out the barrier at a place such as 'file.cu:12'."""

@@ -1,8 +1,10 @@
 """Small variants of all backbones, and what is expected of them."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from bioattn_mm.registry import MODELS
@@ -69,6 +71,15 @@ VARIANTS = CASES | {
 every_backbone = pytest.mark.parametrize('name', CASES)
 every_variant = pytest.mark.parametrize('name', VARIANTS)
 plain_variant = pytest.mark.parametrize('name', [name for name, case in VARIANTS.items() if case.num_stages == 12])
+
+
+def loaded(cls: type[nn.Module], weights: object, folder: Path, *arguments: object, **options: object) -> nn.Module:
+    """A backbone in eval mode that has taken the weights of a file."""
+    torch.save(weights, folder / 'weights.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=str(folder / 'weights.pth'))
+    backbone = cls(*arguments, **options, init_cfg=init_cfg)
+    backbone.init_weights()
+    return backbone.eval()
 
 
 def build(name: str, **options) -> nn.Module:

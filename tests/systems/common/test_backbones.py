@@ -27,17 +27,26 @@ def twin(backbone: nn.Module, name: str, **options) -> nn.Module:
 
 
 @every_variant
-@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)], ids=str)
-def test_any_input_size(name: str, size: tuple[int, int]) -> None:
-    case, backbone = VARIANTS[name], build(name)
+@pytest.mark.parametrize(
+    ('size', 'device'),
+    # Without data there are shapes, as for a count of operations.
+    [*((size, 'cpu') for size in ((32, 32), (33, 47), (32, 200), (97, 161))), ((64, 90), 'meta')],
+    ids=str,
+)
+def test_any_input_size(name: str, size: tuple[int, int], device: str) -> None:
+    case = VARIANTS[name]
+    with torch.device(device):
+        backbone, images = build(name), torch.randn(2, 3, *size)
     assert backbone.out_channels == case.out_channels
-    outputs = backbone(torch.randn(2, 3, *size))
+    outputs = backbone(images)
     for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
         assert output.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
-        assert output.isfinite().all()
+        assert output.device.type == device and (output.is_meta or output.isfinite().all())
     sum(output.square().sum() for output in outputs).backward()
     # A parameter without a gradient stops distributed training, and FSDP2 refuses scalars.
-    assert all(p.grad is not None and p.grad.isfinite().all() and p.ndim for p in backbone.parameters())
+    for parameter in backbone.parameters():
+        assert parameter.ndim and parameter.grad.device.type == device
+        assert parameter.is_meta or parameter.grad.isfinite().all()
 
 
 @pytest.mark.parametrize('name', ABLATIONS)
@@ -98,19 +107,6 @@ def test_every_weight_of_the_release_is_used(manifest: str) -> None:
     assert unused <= {'fc_norm.weight', 'fc_norm.bias', 'head.weight', 'head.bias', 'L', 'kernel_norm'}
     assert own == {name: number for name, number in theirs.items() if name in own}
     assert all(rename(name) == name for name in own)  # those of this package's files stay
-
-
-@every_variant
-def test_device_meta(name: str) -> None:
-    """Without data there are shapes, as for a count of operations."""
-    case = VARIANTS[name]
-    with torch.device('meta'):
-        backbone, images = build(name), torch.zeros(2, 3, 64, 96)
-    outputs = backbone(images)
-    for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
-        assert output.is_meta and output.shape == (2, channels, -(-64 // stride), -(-96 // stride))
-    sum(output.sum() for output in outputs).backward()
-    assert all(p.grad is not None and p.grad.is_meta for p in backbone.parameters())
 
 
 @every_backbone

@@ -8,12 +8,9 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.systems.convit import ConViT
 from tests import parity
+from tests.systems.common.small_backbones import loaded
 
 SMALL = dict(embed_dims=8, num_layers=12, num_heads=2)
-
-
-def pretrained(path) -> dict:
-    return dict(type='Pretrained', checkpoint=str(path))
 
 
 @pytest.mark.parametrize('name', parity.vectors('convit'))
@@ -25,20 +22,17 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
     if height != 224:  # a reference of its own size, whose embedding has that grid
         tokens = (height // 16) * (width // 16)
         state_dict['pos_embed'] = parity.fill_value('pos_embed', [1, tokens, state_dict['pos_embed'].shape[-1]])
-    torch.save({'model': state_dict}, tmp_path / 'release.pth')
-    backbone = ConViT(vector['variant'], pretrain_size=(height, width), init_cfg=pretrained(tmp_path / 'release.pth'))
-    backbone.init_weights()
-    parity.check_features(backbone.eval(), name)
+    weights = {'model': state_dict}
+    backbone = loaded(ConViT, weights, tmp_path, vector['variant'], pretrain_size=(height, width))
+    parity.check_features(backbone, name)
 
 
 @torch.no_grad()
 def test_loads_the_weights_of_timm(tmp_path) -> None:
     host = timm.create_model('convit_tiny').eval()
-    torch.save(host.state_dict(), tmp_path / 'timm.pth')
-    backbone = ConViT('tiny', init_cfg=pretrained(tmp_path / 'timm.pth'))
-    backbone.init_weights()
+    backbone = loaded(ConViT, host.state_dict(), tmp_path, 'tiny')
     image = torch.randn(1, 3, 224, 224)
-    (last,) = backbone.eval()(image)[-1:]
+    (last,) = backbone(image)[-1:]
     torch.testing.assert_close(last.flatten(2).transpose(1, 2), host.forward_features(image)[:, 1:])
 
 
@@ -114,7 +108,5 @@ def test_starts_with_the_convolutional_initialisation() -> None:
 
 
 def test_checkpoint_of_another_pretraining_size(tmp_path) -> None:
-    torch.save(ConViT(SMALL).state_dict(), tmp_path / 'small.pth')
-    backbone = ConViT(SMALL, pretrain_size=320, init_cfg=pretrained(tmp_path / 'small.pth'))
     with pytest.raises(InputError, match=r'pos_embed.weight \(file \(1, 196, 8\), model \(1, 400, 8\)\)'):
-        backbone.init_weights()
+        loaded(ConViT, ConViT(SMALL).state_dict(), tmp_path, SMALL, pretrain_size=320)

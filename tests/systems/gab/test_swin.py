@@ -1,5 +1,7 @@
 """GABSwin: the plain Swin where the Gaussians are switched off, files of three sources, any input size."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from mmdet.models.backbones.swin import SwinTransformer as MMDetSwin
@@ -9,12 +11,9 @@ from mmpretrain.models import SwinTransformer as MMPretrainSwin
 from torch import Tensor, nn
 
 from bioattn_mm.systems.gab import GABSwin, GaussianBias
+from tests.systems.common.small_backbones import loaded
 
 SMALL = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
-
-
-def pretrained(path) -> dict:
-    return dict(type='Pretrained', checkpoint=str(path))
 
 
 def gaussians(backbone: nn.Module) -> list[GaussianBias]:
@@ -107,7 +106,7 @@ def test_initial_values() -> None:
 
 @pytest.mark.parametrize('names', ['released', 'mmdet', 'mmpretrain'])
 @torch.no_grad()
-def test_loads_files_of_three_sources(names: str, tmp_path, monkeypatch) -> None:
+def test_loads_files_of_three_sources(names: str, tmp_path: Path, lines: list[str]) -> None:
     host = plain_swin()
     if names == 'released':
         for stage in range(4):  # as mmdet has them after loading an ImageNet file
@@ -120,13 +119,9 @@ def test_loads_files_of_three_sources(names: str, tmp_path, monkeypatch) -> None
         checkpoint = dict(host.state_dict())
     else:
         checkpoint = {'state_dict': {f'backbone.{name}': value for name, value in host.state_dict().items()}}
-    torch.save(checkpoint, tmp_path / 'swin.pth')
-    lines = []
-    monkeypatch.setattr('bioattn_mm.systems.common.backbone.print_log', lambda line, logger: lines.append(line))
-    backbone = GABSwin(SMALL, amplitude=0.0, sigma=2.5, init_cfg=pretrained(tmp_path / 'swin.pth'))
-    backbone.init_weights()
+    backbone = loaded(GABSwin, checkpoint, tmp_path, SMALL, amplitude=0.0, sigma=2.5)
     image = torch.randn(1, 3, 90, 130)
-    for output, want in zip(backbone.eval()(image), host(image), strict=True):
+    for output, want in zip(backbone(image), host(image), strict=True):
         torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
     (line,) = lines
     assert (
@@ -153,7 +148,7 @@ def test_whole_classifier_of_the_release_gives_its_logits(tmp_path) -> None:
         backbone=dict(type='bioattn_mm.GABSwin', arch=SMALL, pad_small_map=False, amplitude=0.0, out_indices=(3,)),
         neck=dict(type='GlobalAveragePooling'),
         head=dict(type='LinearClsHead', num_classes=10, in_channels=128),
-        init_cfg=pretrained(tmp_path / 'swin.pth'),
+        init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'swin.pth')),
     )
     with DefaultScope.overwrite_default_scope('mmpretrain'):
         model = MODELS.build(config)

@@ -1,5 +1,7 @@
 """GABViT: timm's model where the Gaussians are switched off, timm's files, any input size, OpenMMLab's switches."""
 
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -8,14 +10,11 @@ from torch import nn
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.gab import GABViT, GaussianBias
 from tests import parity
+from tests.systems.common.small_backbones import loaded
 
 from ...needs import needs
 
 SMALL = dict(embed_dims=16, num_layers=12, num_heads=2)
-
-
-def pretrained(path) -> dict:
-    return dict(type='Pretrained', checkpoint=str(path))
 
 
 def randomized(model: nn.Module) -> nn.Module:
@@ -36,11 +35,9 @@ def gaussians(backbone: nn.Module) -> list[GaussianBias]:
 @torch.no_grad()
 def test_without_amplitude_it_is_the_model_of_timm(arch: str, tmp_path) -> None:
     host = randomized(timm.create_model(f'vit_relpos_{arch}_patch16_224')).eval()
-    torch.save(host.state_dict(), tmp_path / 'timm.pth')
-    backbone = GABViT(arch, amplitude=0.0, init_cfg=pretrained(tmp_path / 'timm.pth'))
-    backbone.init_weights()
+    backbone = loaded(GABViT, host.state_dict(), tmp_path, arch, amplitude=0.0)
     image = torch.randn(1, 3, 224, 224)
-    outputs = backbone.eval()(image)
+    outputs = backbone(image)
     wanted = host.forward_intermediates(image, indices=[3, 7, 9, 11], intermediates_only=True)
     for output, want in zip(outputs, wanted, strict=True):
         torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
@@ -67,14 +64,10 @@ def test_initial_values() -> None:
 
 
 @pytest.mark.parametrize('with_gaussians', [False, True])
-def test_files_with_and_without_gaussians(with_gaussians: bool, tmp_path, monkeypatch) -> None:
-    lines = []
-    monkeypatch.setattr('bioattn_mm.systems.common.backbone.print_log', lambda line, logger: lines.append(line))
+def test_files_with_and_without_gaussians(with_gaussians: bool, tmp_path: Path, lines: list[str]) -> None:
     source = GABViT(SMALL, sigma=1.5, amplitude=2.0).state_dict()
     weights = {f'backbone.{n}': value for n, value in source.items() if with_gaussians or 'gaussian' not in n}
-    torch.save({'state_dict': weights}, tmp_path / 'weights.pth')
-    backbone = GABViT(SMALL, sigma=2.5, init_cfg=pretrained(tmp_path / 'weights.pth'))
-    backbone.init_weights()
+    backbone = loaded(GABViT, {'state_dict': weights}, tmp_path, SMALL, sigma=2.5)
     values = {(layer.amplitude.item(), layer.sigma.item()) for layer in gaussians(backbone)}
     assert values == {(2, 1.5) if with_gaussians else (1, 2.5)}
     for name, value in backbone.state_dict().items():
@@ -89,16 +82,12 @@ def test_files_with_and_without_gaussians(with_gaussians: bool, tmp_path, monkey
 
 def test_file_of_the_authors_training_script(tmp_path) -> None:
     """It has two parameters a layer beside timm's, under other names than here."""
-    torch.save(parity.released_state_dict('gab_vit_small'), tmp_path / 'authors.pth')
-    backbone = GABViT('small', out_indices=(11,), init_cfg=pretrained(tmp_path / 'authors.pth'))
-    backbone.init_weights()
-    parity.check_features(backbone.eval(), 'gab_vit_small_224x224')
+    weights = parity.released_state_dict('gab_vit_small')
+    parity.check_features(loaded(GABViT, weights, tmp_path, 'small', out_indices=(11,)), 'gab_vit_small_224x224')
 
 
 def test_file_that_lacks_more_than_gaussians(tmp_path) -> None:
     weights = GABViT(SMALL).state_dict()
     del weights['blocks.3.attn.rel_pos.mlp.fc1.weight']
-    torch.save(weights, tmp_path / 'part.pth')
-    backbone = GABViT(SMALL, init_cfg=pretrained(tmp_path / 'part.pth'))
     with pytest.raises(InputError, match='1 missing in the file: blocks.3.attn.rel_pos.mlp.fc1.weight'):
-        backbone.init_weights()
+        loaded(GABViT, weights, tmp_path, SMALL)

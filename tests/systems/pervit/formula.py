@@ -8,6 +8,12 @@ from bioattn_mm.systems.pervit import VectorDistance
 
 Grid = tuple[int, int]
 GRIDS = [(4, 4), (3, 7), (5, 2), (1, 6), (1, 1)]
+# With the neighbourhood of a key and without, of one layer and of two: rows of table 5.
+POSITIONS = {
+    f'{"neighbours" if near else "alone"}, {layers}': dict(with_neighbours=near, num_layers=layers)
+    for near in (True, False)
+    for layers in (1, 2)
+}
 
 
 def distances_of_pairs(embedding: nn.Module, grid: Grid, margin: int) -> Tensor:

@@ -14,6 +14,7 @@ from bioattn_mm.systems.pervit import (
 )
 from tests.systems.pervit.formula import (
     GRIDS,
+    POSITIONS,
     Grid,
     assert_same_with_gradients,
     attention_by,
@@ -23,12 +24,6 @@ from tests.systems.pervit.formula import (
 )
 
 CHANNELS, HEADS = 12, 2
-# With the neighbourhood of a key and without, of one layer and of two: rows of table 5.
-POSITIONS = {
-    f'{"neighbours" if near else "alone"}, {layers}': dict(with_neighbours=near, num_layers=layers)
-    for near in (True, False)
-    for layers in (1, 2)
-}
 
 
 def randomized(layer: nn.Module) -> nn.Module:
@@ -120,15 +115,3 @@ def test_varied_position_with_its_defaults_is_that_of_the_paper() -> None:
     varied.load_state_dict(weights)
     x = torch.randn(2, 5, 4, CHANNELS)
     torch.testing.assert_close(varied(x, embedding), layer(x, embedding), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize('position', POSITIONS)
-def test_bfloat16_computes_phi_p_in_float32(position: str) -> None:
-    layer, embedding = make_layer(position).float(), randomized(DistanceEmbedding(HEADS)).float()
-    x = torch.randn(2, 5, 6, CHANNELS)
-    exact = layer(x, embedding)
-    with torch.autocast('cpu', torch.bfloat16):
-        output = layer(x, embedding)
-        assert layer.position_bias((5, 6), embedding).dtype == torch.float32
-    assert output.dtype == torch.bfloat16
-    assert (output.float() - exact).abs().max() < 0.03 * exact.abs().max()

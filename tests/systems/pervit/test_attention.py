@@ -5,7 +5,7 @@ import torch
 
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from tests.ops.conftest import needs_library
-from tests.systems.pervit.formula import GRIDS, Grid, assert_same_with_gradients, phi_p, written_out
+from tests.systems.pervit.formula import GRIDS, POSITIONS, Grid, assert_same_with_gradients, phi_p, written_out
 
 
 def make_layers(embed_dims: int = 12, num_heads: int = 2) -> tuple[PeripheralAttention, DistanceEmbedding]:
@@ -74,8 +74,12 @@ def test_frozen_position_gets_no_gradient() -> None:
 
 
 @pytest.mark.parametrize('mode', ['autocast', 'half weights'])
-def test_bfloat16_computes_phi_p_in_float32(mode: str) -> None:
-    layer, embedding = (module.float() for module in make_layers())
+@pytest.mark.parametrize('position', [None, *POSITIONS])
+def test_bfloat16_computes_phi_p_in_float32(position: str | None, mode: str) -> None:
+    layer, embedding = make_layers()
+    if position is not None:
+        layer = PeripheralAttention(12, 2, position=dict(type='VariedPosition', **POSITIONS[position]))
+    layer, embedding = layer.float(), embedding.float()
     x = torch.randn(2, 5, 6, 12)
     exact = layer(x, embedding)
     if mode == 'autocast':

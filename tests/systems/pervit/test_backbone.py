@@ -7,27 +7,19 @@ from timm.models import VisionTransformer
 from bioattn_mm.systems.pervit import PerViT
 from tests import parity
 from tests.systems.common.ablations import DEIT, PERVIT
+from tests.systems.common.small_backbones import loaded
 
 SMALL = dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)
-
-
-def save_release(path, variant: str) -> str:
-    """A file laid out like the authors' ImageNet release."""
-    torch.save({'model': parity.released_state_dict(f'pervit_{variant}'), 'epoch': 299}, path)
-    return str(path)
 
 
 @pytest.mark.parametrize('name', parity.vectors('pervit'))
 @pytest.mark.parametrize('backend', ['', 'reference'], ids=['compiled', 'reference'])
 def test_matches_the_recorded_features(name: str, backend: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
-    vector = parity.read_vector(name)
-    backbone = PerViT(
-        vector['variant'],
-        init_cfg=dict(type='Pretrained', checkpoint=save_release(tmp_path / 'release.pth', vector['variant'])),
-    )
-    backbone.init_weights()
-    parity.check_features(backbone.eval(), name)
+    variant = parity.read_vector(name)['variant']
+    weights = {'model': parity.released_state_dict(f'pervit_{variant}'), 'epoch': 299}
+    backbone = loaded(PerViT, weights, tmp_path, variant)
+    parity.check_features(backbone, name)
     with torch.no_grad():  # the reference caches log Phi_p
         parity.check_features(backbone, name)
 

@@ -29,14 +29,6 @@ def scope() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the backbones log about the weights that they load."""
-    lines = []
-    monkeypatch.setattr('bioattn_mm.systems.common.backbone.print_log', lambda line, logger: lines.append(line))
-    return lines
-
-
 @pytest.mark.parametrize('name', RELEASED)
 @torch.no_grad()
 def test_logits_are_the_recorded_ones(name: str, tmp_path: Path, lines: list[str]) -> None:

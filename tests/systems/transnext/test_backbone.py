@@ -11,33 +11,28 @@ from bioattn_mm.systems.common.layout import as_map
 from bioattn_mm.systems.transnext import TransNeXt
 from tests import parity
 from tests.systems.common.ablations import TRANSNEXT
+from tests.systems.common.small_backbones import loaded
 
 SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
 # Aggregated attention in all stages.
 SMALL_AAAA = dict(**SMALL, sr_ratios=(16, 8, 4, 2))
 
 
-def save_release(path, variant: str) -> str:
-    """A file laid out like the authors' ImageNet release."""
+def release(variant: str) -> dict:
+    """A checkpoint laid out like the authors' ImageNet release."""
     state_dict = parity.released_state_dict(f'transnext_{variant}')
     channels = state_dict['norm4.weight'].numel()
     head = {'head.weight': torch.zeros(1000, channels), 'head.bias': torch.zeros(1000)}
-    torch.save({'model': {**state_dict, **head}, 'epoch': 299}, path)
-    return str(path)
+    return {'model': {**state_dict, **head}, 'epoch': 299}
 
 
 @pytest.mark.parametrize('name', parity.vectors('transnext'))
 @torch.no_grad()
-def test_matches_the_recorded_features(name: str, tmp_path) -> None:
+def test_matches_the_recorded_features(name: str, tmp_path: Path) -> None:
     vector = parity.read_vector(name)
-    backbone = TransNeXt(
-        vector['variant'],
-        bias_mode=vector['position_bias'].split()[0],
-        img_size=vector['pretrain_size'],
-        init_cfg=dict(type='Pretrained', checkpoint=save_release(tmp_path / 'release.pth', vector['variant'])),
-    )
-    backbone.init_weights()
-    parity.check_features(backbone.eval(), name)
+    variant, bias_mode = vector['variant'], vector['position_bias'].split()[0]
+    options = dict(bias_mode=bias_mode, img_size=vector['pretrain_size'])
+    parity.check_features(loaded(TransNeXt, release(variant), tmp_path, variant, **options), name)
 
 
 def test_gradient_of_features_keeps_the_layout_of_tokens() -> None:
@@ -139,17 +134,15 @@ FILES = {
 @pytest.mark.parametrize('name', FILES)
 def test_loads_checkpoints_of_this_package(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     weights = TransNeXt(SMALL).state_dict()
-    torch.save(FILES[name](weights), tmp_path / 'own.pth')
-    backbone = TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth')))
-    backbone.init_weights()
+    backbone = loaded(TransNeXt, FILES[name](weights), tmp_path, SMALL)
     torch.testing.assert_close(dict(backbone.state_dict()), dict(weights), rtol=0, atol=0)
-    says = 'own.pth has weights as state_dict_ema and state_dict: state_dict_ema are taken'
+    says = 'weights.pth has weights as state_dict_ema and state_dict: state_dict_ema are taken'
     assert (says in caplog.text) == (name == 'averaged')
 
 
 def test_checkpoint_of_another_variant(tmp_path) -> None:
-    path = save_release(tmp_path / 'release.pth', 'micro')
-    backbone = TransNeXt('tiny', init_cfg=dict(type='Pretrained', checkpoint=path))
+    torch.save(release('micro'), tmp_path / 'release.pth')
+    backbone = TransNeXt('tiny', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'release.pth')))
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     shape = r'stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)'
     with pytest.raises(InputError, match=shape):

@@ -1,5 +1,7 @@
 """VARS: the recorded vectors, the hosts, any input size, and OpenMMLab's switches."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.systems.vars import VARS
 from bioattn_mm.systems.vars.attention import THRESHOLDS
 from tests import parity
+from tests.systems.common.small_backbones import loaded
 from tests.systems.real_picture import real_picture
 
 # The release's names of attentions -> names here.
@@ -22,31 +25,23 @@ ATTENTIONS = {
 SMALL = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
 
 
-def pretrained(path) -> dict:
-    return dict(type='Pretrained', checkpoint=str(path))
-
-
-def released(attention: str, path) -> VARS:
+def released(attention: str, folder: Path) -> VARS:
     """RVT-Ti with the weights of a file like the release's."""
-    torch.save({'model': parity.released_state_dict(f'vars_rvt_tiny_{attention}')}, path)
+    weights = {'model': parity.released_state_dict(f'vars_rvt_tiny_{attention}')}
     # The release's lambda of VARS-S, with which its features were recorded.
     sparsity = 3.5 if attention == 'vars_s' else None
-    backbone = VARS('rvt-tiny', ATTENTIONS[attention], sparsity=sparsity, init_cfg=pretrained(path))
-    backbone.init_weights()
-    return backbone.eval()
+    return loaded(VARS, weights, folder, 'rvt-tiny', ATTENTIONS[attention], sparsity=sparsity)
 
 
 @pytest.mark.parametrize('name', parity.vectors('vars'))
 @torch.no_grad()
 def test_matches_the_recorded_features(name: str, tmp_path) -> None:
-    vector = parity.read_vector(name)
-    backbone = released(vector['attention'], tmp_path / 'release.pth')
-    parity.check_features(backbone, name)
+    parity.check_features(released(parity.read_vector(name)['attention'], tmp_path), name)
 
 
 @torch.no_grad()
 def test_step_bounds_of_the_convolution_are_the_recorded_ones(tmp_path) -> None:
-    backbone = released('vars_s', tmp_path / 'release.pth')
+    backbone = released('vars_s', tmp_path)
     recorded = np.load(parity.FOLDER / 'vars_rvt_tiny_vars_s_224x224_L.npz')
     assert len(recorded.files) == 12
     for name in recorded.files:
