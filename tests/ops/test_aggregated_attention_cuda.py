@@ -159,7 +159,7 @@ def test_first_pooled_keys_without_weight(kernels: Kernels) -> None:
     check_against_the_reference(kernels, arguments, 1e-5)
 
 
-def test_of_a_query_that_is_nan_and_of_large_ones(kernels: Kernels) -> None:
+def test_nan_of_a_query_goes_no_further_and_large_queries_stay_finite(kernels: Kernels) -> None:
     operator, device = kernels
     arguments = aggregated_attention_inputs(dtype=torch.float32)
     large = arguments | dict(query=1e4 * arguments['query'])

@@ -123,8 +123,7 @@ def test_the_same_for_any_number_of_threads(name: str, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize('name', [name for name in NAMES if 'attention' in name])
-def test_attention_of_a_query_that_is_nan_and_of_large_ones(name: str, backend: str) -> None:
-    """NaN goes no further; large logits stay finite, and so do the gradients."""
+def test_nan_of_a_query_goes_no_further_and_large_queries_stay_finite(name: str, backend: str) -> None:
     inputs = [tensor.detach() for tensor in inputs_of(name, {})]
     place = (0, 1, 5) if name == 'peripheral_attention' else (0, 2, 3, 1)
     inputs[0][place][2] = float('nan')

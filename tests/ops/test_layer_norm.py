@@ -186,8 +186,10 @@ def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
         ('gelu_pool_norm', dict(pooled=(3, 3)), r'takes a grid that divides that of x, got \(3, 3\) and \(4, 9\)'),
     ],
 )
-def test_where_the_kernels_run(name: str, sizes: dict, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU has the formula alone; tensors without data stand for those on a GPU."""
+def test_the_cpu_has_the_formula_alone_and_a_gpu_what_its_kernels_take(
+    name: str, sizes: dict, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors without data stand for those on a GPU."""
     inputs = make_inputs(name)
     for result, want in zip(run(name, *inputs, backend=None), run(name, *inputs), strict=True):
         assert torch.equal(result, want)

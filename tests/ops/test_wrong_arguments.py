@@ -19,7 +19,7 @@ def arguments_of(name: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(('name', 'argument'), [(name, each) for name in OPERATORS for each in arguments_of(name)])
-def test_a_tensor_that_does_not_fit_the_others(name: str, argument: str) -> None:
+def test_a_tensor_that_does_not_fit_the_others_is_refused(name: str, argument: str) -> None:
     """Of another shape, an integer, of another precision, and on another device."""
     arguments = arguments_of(name)
     right = arguments[argument]
@@ -69,13 +69,13 @@ WINDOW = 'is not the square of an odd number'
         ('gelu_pool', 'x', torch.zeros(2, 3, 4, 24).long(), 'x must be one of float16, .* got int64'),
     ],
 )
-def test_what_is_said(name: str, argument: str, wrong: Tensor, message: str) -> None:
+def test_the_message_about_a_tensor_that_does_not_fit(name: str, argument: str, wrong: Tensor, message: str) -> None:
     arguments = arguments_of(name) | {argument: wrong}
     with pytest.raises(ValueError, match=message):
         OPERATORS[name].run(*arguments.values())
 
 
-def test_a_grid_without_cells() -> None:
+def test_a_grid_without_cells_is_refused() -> None:
     x, parameter = torch.zeros(2, 4, 6, 24), torch.zeros(24)
     with pytest.raises(ValueError, match='grid must be 1 x 1 or larger, got 2 x 0'):
         ops.gelu_pool(x, (2, 0))
@@ -83,7 +83,7 @@ def test_a_grid_without_cells() -> None:
         ops.gelu_pool_norm(x, parameter, parameter, parameter, (0, 3), 1e-3)
 
 
-def test_a_bias_of_the_layer_before_that_does_not_fit() -> None:
+def test_a_bias_of_the_layer_before_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r'x_bias must have shape \(32,\)'):
         ops.gated_convolution(*arguments_of('gated_convolution').values(), x_bias=torch.zeros(16))
 

@@ -34,7 +34,7 @@ def build(name: str, **options: object) -> nn.Module:
 
 
 @every_backbone
-def test_of_every_backbone(name: str) -> None:
+def test_every_backbone_refuses_wrong_stages_and_archs(name: str) -> None:
     last = CASES[name].num_stages - 1
     for options, message in (
         (dict(out_indices=(0, last + 1)), rf'out_indices must be stages 0 to {last}, got \(0, {last + 1}\)'),
@@ -91,7 +91,7 @@ OF_BACKBONES = [
 
 
 @pytest.mark.parametrize(('name', 'arch', 'options', 'message'), OF_BACKBONES)
-def test_of_a_backbone(name: str, arch: dict, options: dict, message: str) -> None:
+def test_a_backbone_refuses_wrong_arguments(name: str, arch: dict, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         build(name, arch=ARCH[name] | arch, **options)
 
@@ -106,7 +106,7 @@ def test_of_a_backbone(name: str, arch: dict, options: dict, message: str) -> No
         (dict(model_name='poolformer_s12', frozen_stages=0), 'no group_matcher, by which stages are frozen'),
     ],
 )
-def test_of_a_backbone_of_timm(options: dict, message: str) -> None:
+def test_a_backbone_of_timm_refuses_wrong_arguments(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         MODELS.build(dict(type='bioattn_mm.TimmBackbone', **options))
 
@@ -130,7 +130,7 @@ OF_LAYERS: list[tuple[Callable[[], nn.Module], str]] = [
 
 
 @pytest.mark.parametrize(('make', 'message'), OF_LAYERS)
-def test_of_a_layer(make: Callable[[], nn.Module], message: str) -> None:
+def test_a_layer_refuses_wrong_arguments(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
 
@@ -152,11 +152,11 @@ def test_of_a_layer(make: Callable[[], nn.Module], message: str) -> None:
         ),
     ],
 )
-def test_of_a_pyramid(options: dict, message: str) -> None:
+def test_a_pyramid_refuses_wrong_arguments(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         SimpleFeaturePyramid(**{'in_channels': 16, 'out_channels': 8, **options})
 
 
-def test_number_of_maps_of_a_pyramid() -> None:
+def test_a_pyramid_refuses_another_number_of_maps() -> None:
     with pytest.raises(InputError, match='expected 4 feature maps, as in in_channels, got 1'):
         SimpleFeaturePyramid([16] * 4, 8)((torch.zeros(1, 16, 2, 2),))
