@@ -47,7 +47,6 @@ LONGEST = (
     'test_panoptic.py',
     'test_robustness.py',
     'test_amp.py',
-    'test_losses.py',
     'test_distributed.py',
     'test_registry.py',
     'test_convert_checkpoint.py',

@@ -6,8 +6,6 @@ from bioattn_mm.ops import CosineAttentionInputs
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.samples import OPERATORS
 
-FLOATING = [name for name in AggregatedAttentionInputs._fields if name != 'pooled_bias_rows']
-
 
 def aggregated_attention_inputs(
     rows: int = 4, dtype: torch.dtype = torch.float64, **sizes: object

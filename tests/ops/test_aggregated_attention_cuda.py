@@ -19,8 +19,8 @@ from bioattn_mm.ops.reference import aggregated_attention_reference
 from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import needs
 from tests.ops.conftest import needs_cuda
-from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
-from tests.ops.inputs import FLOATING, aggregated_attention_inputs, cosine_attention_inputs
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
+from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs
 
 Kernels = tuple[Callable[..., torch.Tensor], str]
 SOURCES = [CSRC / 'cuda' / f'aggregated_attention_{part}.cu' for part in ('forward', 'backward')]
@@ -87,15 +87,30 @@ def values_and_gradients(
     return [output.detach(), *torch.autograd.grad(output, leaves, weights.view_as(output))]
 
 
-def check_against_the_reference(kernels: Kernels, arguments: dict[str, torch.Tensor], tolerance: float) -> None:
+def check_against_the_reference(
+    kernels: Kernels,
+    arguments: dict[str, torch.Tensor],
+    tolerance: float,
+    formula: Callable[..., torch.Tensor] = aggregated_attention_reference,
+    smallest: float = 0.0,
+) -> None:
+    """Values and gradients are those of the formula in float64, as fractions of the largest ones."""
     operator, device = kernels
     inputs = to_device(arguments, device)
-    exact = [t.double() if t.is_floating_point() else t for t in inputs]
-    wanted = values_and_gradients(aggregated_attention_reference, exact)
-    for name, result, want in zip(['output', *FLOATING], values_and_gradients(operator, inputs), wanted, strict=True):
-        assert result.dtype == inputs[0].dtype
-        atol = tolerance * want.abs().max().item() if want.numel() else 0
+    wanted = values_and_gradients(formula, [t.double() if t.is_floating_point() else t for t in inputs])
+    leaves = {name: t for name, t in zip(arguments, inputs) if t.is_floating_point()}
+    dtypes = [inputs[0].dtype, *(t.dtype for t in leaves.values())]
+    results = values_and_gradients(operator, inputs)
+    for name, result, want, dtype in zip(['output', *leaves], results, wanted, dtypes, strict=True):
+        assert result.dtype == dtype
+        atol = tolerance * max(want.abs().max().item(), smallest) if want.numel() else 0
         torch.testing.assert_close(result.double(), want, rtol=0, atol=atol, msg=lambda m: f'{name}: {m}')  # noqa: B023
+
+
+def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tolerance: float) -> None:
+    """As in bioattn_mm.ops.check: sums in which large terms cancel, as that of the scale, are near 0."""
+    formula = partial(cosine_attention, backend='reference')
+    check_against_the_reference(kernels, inputs._asdict(), tolerance, formula, smallest=0.1)
 
 
 SIZES = [
@@ -202,13 +217,7 @@ def test_rounding_of_the_output_does_not_reach_the_gradients(kernels: Kernels) -
     arguments = aggregated_attention_inputs(channels=24, dtype=torch.float32)
     arguments['token_weights'] *= 30
     half = {name: t.half() if t.is_floating_point() else t for name, t in arguments.items()}
-    operator, device = kernels
-    inputs = to_device(half, device)
-    exact = [t.double() if t.is_floating_point() else t for t in inputs]
-    wanted = values_and_gradients(aggregated_attention_reference, exact)
-    for name, result, want in zip(['output', *FLOATING], values_and_gradients(operator, inputs), wanted, strict=True):
-        error = (result.double() - want).abs().max() / want.abs().max()
-        assert error < 2e-3, f'{name}: {error}'
+    check_against_the_reference(kernels, half, 2e-3)
 
 
 def shifted(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -274,22 +283,21 @@ def test_several_chunks_in_a_split(kernels: Kernels) -> None:
 @pytest.mark.every_kernel
 def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     kernels = on_cpu(cuda_on_cpu)
-    sizes = [SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS]
-    places = barriers_in(*SOURCES)
-    assert len(places) >= 11
-    missed = []
-    for place in places:
-        with cuda_on_cpu.without_barrier(place):
-            for each in sizes:
-                arguments = aggregated_attention_inputs(**each, dtype=torch.float32)
-                try:
-                    check_against_the_reference(kernels, arguments, 1e-5)
-                except RuntimeError as error:
-                    assert 'without a barrier' in str(error) or 'uninitialised' in str(error)
-                    break
-            else:
-                missed.append(place)
-    assert not missed
+
+    def run() -> None:
+        for sizes in (SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS):
+            arguments = aggregated_attention_inputs(**sizes, dtype=torch.float32)
+            check_against_the_reference(kernels, arguments, 1e-5)
+
+    cuda_on_cpu.check_that_barriers_are_needed(12, run, *SOURCES)
+
+
+@pytest.mark.slow
+@pytest.mark.every_kernel
+def test_every_barrier_of_cosine_attention_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
+    operator, _ = on_cpu(cuda_on_cpu, 'cosine_attention')
+    inputs = list(cosine_attention_inputs(batch=1, grid=(17, 31), heads=1, channels=24, dtype=torch.float32))
+    cuda_on_cpu.check_that_barriers_are_needed(4, lambda: values_and_gradients(operator, inputs), COSINE_SOURCE)
 
 
 @pytest.mark.slow
@@ -334,21 +342,6 @@ def cosine_kernels(request: pytest.FixtureRequest) -> Kernels:
     if request.param == 'cuda':
         return partial(cosine_attention, backend='cuda'), 'cuda'
     return on_cpu(request.getfixturevalue('cuda_on_cpu'), 'cosine_attention')
-
-
-def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tolerance: float) -> None:
-    """Values and gradients are those of the formulas in float64, as fractions of the largest ones."""
-    operator, device = kernels
-    inputs = [t.to(device) for t in inputs]
-    exact = [t.double() if t.is_floating_point() else t for t in inputs]
-    names = [name for name in CosineAttentionInputs._fields if 'rows' not in name and 'columns' not in name]
-    wanted = values_and_gradients(partial(cosine_attention, backend='reference'), exact)
-    results = values_and_gradients(operator, inputs)
-    for name, result, want in zip(['output', *names], results, wanted, strict=True):
-        assert name == 'output' or result.dtype == inputs[CosineAttentionInputs._fields.index(name)].dtype
-        # As in bioattn_mm.ops.check: sums in which large terms cancel, as that of the scale, are near 0.
-        atol = tolerance * max(want.abs().max().item(), 0.1) if want.numel() else 0
-        torch.testing.assert_close(result.double(), want, rtol=0, atol=atol, msg=lambda m: f'{name}: {m}')  # noqa: B023
 
 
 @pytest.mark.parametrize(
@@ -416,15 +409,3 @@ def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
     inputs.pooled_bias_columns[3, 1] = 13
     with pytest.raises(RuntimeError, match='pooled_bias_columns must be columns of pooled_bias'):
         cuda_on_cpu.operators.cosine_attention_forward(list(inputs), False)
-
-
-@pytest.mark.slow
-@pytest.mark.every_kernel
-def test_every_barrier_of_cosine_attention_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
-    operator, _ = on_cpu(cuda_on_cpu, 'cosine_attention')
-    inputs = list(cosine_attention_inputs(batch=1, grid=(17, 31), heads=1, channels=24, dtype=torch.float32))
-    places = barriers_in(COSINE_SOURCE)
-    assert len(places) == 4
-    for place in places:
-        with cuda_on_cpu.without_barrier(place), pytest.raises(RuntimeError, match='without a barrier|uninitialised'):
-            values_and_gradients(operator, inputs)

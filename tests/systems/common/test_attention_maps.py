@@ -23,17 +23,11 @@ from bioattn_mm.systems.vars import (
     SparseReconstructionAttention,
 )
 from tests.systems.common.small_backbones import CASES, VARIANTS, build
+from tests.systems.layers import randomized, split_heads
 
 CHANNELS, HEADS = 12, 3
 GRIDS = [(3, 7), (5, 4), (1, 6)]
 every_grid = pytest.mark.parametrize('grid', GRIDS, ids=str)
-
-
-def randomized(layer: nn.Module) -> nn.Module:
-    """In float64 and eval mode (timm's MLP of positions has dropout), with parameters that all matter."""
-    for parameter in layer.double().parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return layer.eval()
 
 
 def tokens(grid: tuple[int, int], batch: int = 2) -> Tensor:
@@ -44,11 +38,6 @@ def some_queries(grid: tuple[int, int]) -> Tensor:
     """The corners and a few others, not in order."""
     number = grid[0] * grid[1]
     return torch.tensor([number - 1, 0, number // 2, grid[1] - 1])
-
-
-def split_heads(x: Tensor) -> Tensor:
-    """(B, H, W, C) to (B, heads, H * W, d)."""
-    return x.flatten(1, 2).unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
 def output_of(weights: AttentionMap, value: Tensor) -> Tensor:

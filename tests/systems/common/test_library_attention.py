@@ -10,6 +10,7 @@ from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
 from bioattn_mm.systems.common.attention_recorder import OtherRecording, record_attention
+from tests.systems.layers import randomized
 
 CHANNELS, HEADS, WINDOW = 12, 3, 4
 
@@ -23,13 +24,6 @@ class Toy(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         return (self.run(self.layer, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),)
-
-
-def randomized(layer: nn.Module) -> nn.Module:
-    for parameter in layer.double().parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    layer.eval()
-    return layer
 
 
 def swin_of_openmmlab(library: str, shift: int) -> Toy:

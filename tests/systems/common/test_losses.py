@@ -1,7 +1,4 @@
-"""Whole models: mixed precision, activation checkpointing and compilation give the same loss."""
-
-import copy
-from contextlib import AbstractContextManager, nullcontext
+"""Whole models: compilation gives the same loss."""
 
 import pytest
 import torch
@@ -19,38 +16,26 @@ from tests.hosts.inputs import inputs_for
 CONFIGS = ['upernet_small', 'mask_rcnn_small']
 
 
-def build(name: str, **backbone: object) -> BaseModel:
-    """A model with weights that do not depend on `backbone`, and without dropout."""
+def build(name: str) -> BaseModel:
+    """A model without dropout, whose weights are the same each time."""
     config = make_mini(Config.fromfile(ROOT / 'tests' / 'tools' / f'{name}.py'))
     init_default_scope(config.default_scope)
-    config.model.backbone.update(backbone)
     if 'decode_head' in config.model:
         for head in (config.model.decode_head, config.model.auxiliary_head):
-            head.update(dropout_ratio=0.0, channels=32)  # narrow: CPUs convolve in float16 very slowly
+            head.update(dropout_ratio=0.0, channels=32)
     torch.manual_seed(0)
     return MODELS.build(config.model).train()
 
 
-def loss_and_gradient(model: BaseModel, context: AbstractContextManager | None = None) -> tuple[float, torch.Tensor]:
+def loss_and_gradient(model: BaseModel) -> tuple[float, torch.Tensor]:
     """The total loss, and the gradient of the backbone's first weight."""
     scope = Config(dict(default_scope='mmdet' if hasattr(model, 'rpn_head') else 'mmseg'))
     torch.manual_seed(1)
     data = model.data_preprocessor(inputs_for(scope, (96, 128), with_mask=True), training=True)
     torch.manual_seed(2)  # the detector samples its regions
-    with context or nullcontext():
-        losses = model(**copy.deepcopy(data), mode='loss')
-        loss, _ = model.parse_losses(losses)
-    (gradient,) = torch.autograd.grad(loss.float(), [next(model.backbone.parameters())])
+    loss, _ = model.parse_losses(model(**data, mode='loss'))
+    (gradient,) = torch.autograd.grad(loss, [next(model.backbone.parameters())])
     return loss.item(), gradient
-
-
-@pytest.mark.parametrize('name', CONFIGS)
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_mixed_precision(name: str, dtype: torch.dtype) -> None:
-    model = build(name)
-    loss, _ = loss_and_gradient(model)
-    half_loss, _ = loss_and_gradient(model, torch.autocast('cpu', dtype))
-    assert half_loss == pytest.approx(loss, rel=0.03)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from bioattn_mm.checkpoints import check_fit
 from bioattn_mm.ops.chunked_attention import MAX_WEIGHTS_PER_CHUNK
 from bioattn_mm.systems.gab import GaussianBias, GaussianRelPosAttention
 from tests.needs import needs
+from tests.systems.layers import check_formula
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
 
@@ -34,11 +35,8 @@ def sliced_table(amplitude: Tensor, sigma: Tensor, grid: tuple[int, int]) -> Ten
 def test_equals_equation_3_in_values_and_gradients(grid: tuple[int, int]) -> None:
     layer = GaussianBias(2.3, 1.4).double()
     parameters = list(layer.parameters())
-    bias, wanted = layer(grid), sliced_table(*parameters, grid)
-    torch.testing.assert_close(bias, wanted, rtol=0, atol=1e-13)
-    upstream = torch.randn_like(bias)
-    gradients, want = (torch.autograd.grad(y, parameters, upstream) for y in (bias, wanted))
-    torch.testing.assert_close(gradients, want, rtol=0, atol=1e-12)
+    tolerances = dict(values=dict(rtol=0, atol=1e-13), gradients=dict(rtol=0, atol=1e-12))
+    check_formula(layer(grid), sliced_table(*parameters, grid), parameters, **tolerances)
 
 
 def test_a_gaussian_of_each_head() -> None:
@@ -115,14 +113,7 @@ def stored(layer: GaussianRelPosAttention, x: Tensor) -> Tensor:
 def test_attention_equals_that_with_the_bias_of_all_pairs(grid: tuple[int, int]) -> None:
     layer = attention_of_a_block().double()
     x = torch.randn(2, *grid, 32, dtype=torch.float64, requires_grad=True)
-    outputs = layer(x), stored(layer, x)
-    torch.testing.assert_close(*outputs)
-    upstream = torch.randn_like(x)
-    # In a grid of one token the position does not matter: its gradient is 0, or not there at all.
-    inputs = [x, *layer.parameters()]
-    gradients = (torch.autograd.grad(y, inputs, upstream, allow_unused=True) for y in outputs)
-    for ours, wanted in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, wanted)
+    check_formula(layer(x), stored(layer, x), [x, *layer.parameters()])
 
 
 def test_attention_in_half_precision() -> None:

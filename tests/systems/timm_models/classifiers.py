@@ -10,27 +10,38 @@ from torch import Tensor, nn
 
 from tests import parity
 
-# Of each vector: the manifest of its state dict, and the backbone that takes it.
+VARS_D = dict(type='VARS', arch='rvt-tiny', attention='vars_d')
+# Of each vector: the manifest of its state dict, the backbone that takes it, and timm's model and its arguments.
 RELEASED = {
-    'logits_transnext_micro_224x224': ('transnext_micro', dict(type='TransNeXt', arch='micro', out_indices=(3,))),
+    'logits_transnext_micro_224x224': (
+        'transnext_micro',
+        dict(type='TransNeXt', arch='micro', out_indices=(3,)),
+        dict(model_name='transnext_micro'),
+    ),
     'logits_transnext_micro_AAAA_256x256': (
         'transnext_micro_AAAA',
         dict(type='TransNeXt', arch='micro-aaaa', out_indices=(3,)),
+        dict(model_name='transnext_micro_aaaa'),
     ),
     'logits_convit_tiny_224x224': (
         'convit_tiny',
         dict(type='ConViT', arch='tiny', out_indices=(11,), out_type='cls_token'),
+        dict(model_name='convit_tiny_bioattn'),
     ),
-    'logits_pervit_tiny_224x224': ('pervit_tiny', dict(type='PerViT', arch='tiny', out_indices=(11,))),
+    'logits_pervit_tiny_224x224': (
+        'pervit_tiny',
+        dict(type='PerViT', arch='tiny', out_indices=(11,)),
+        dict(model_name='pervit_tiny'),
+    ),
     'logits_vars_rvt_tiny_self-att_224x224': (
         'vars_rvt_tiny_self-att',
         dict(type='VARS', arch='rvt-tiny', attention='softmax', out_indices=(11,), out_type='avg_featmap'),
+        dict(model_name='vars_s_rvt_tiny', attention='softmax'),
     ),
     'logits_vars_rvt_tiny_vars_d_224x224': (
         'vars_rvt_tiny_vars_d',
-        dict(
-            type='VARS', arch='rvt-tiny', attention='vars_d', num_steps=5, out_indices=(11,), out_type='avg_featmap'
-        ),
+        dict(VARS_D, num_steps=5, out_indices=(11,), out_type='avg_featmap'),
+        dict(model_name='vars_d_rvt_tiny'),
     ),
 }
 # Small backbones as a classifier has them, and their channels.

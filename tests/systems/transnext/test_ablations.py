@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -35,17 +34,12 @@ from bioattn_mm.systems.transnext.ablations import (
     RelativePositionBias,
     TrainedLengthQuery,
 )
+from tests.systems.layers import check_formula, randomized, split_heads
 
 CHANNELS, HEADS, WIDTH = 12, 3, 4
 GRIDS = [(4, 7), (1, 5), (1, 1)]
 SCALES = [ScaledCosineQuery, CosineQueryWithoutEmbedding]
 every_grid = pytest.mark.parametrize('grid', GRIDS, ids=str)
-
-
-def randomized(layer: nn.Module) -> nn.Module:
-    for parameter in layer.double().parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return layer
 
 
 def logits(layer: nn.Module, query: Tensor, keys: Tensor, length: Tensor) -> Tensor:
@@ -58,11 +52,6 @@ def logits(layer: nn.Module, query: Tensor, keys: Tensor, length: Tensor) -> Ten
     return factor * unit @ F.normalize(keys, dim=-1).transpose(-2, -1)
 
 
-def heads_of(x: Tensor) -> Tensor:
-    """(B, H, W, C) to (B, heads, H * W, d)."""
-    return x.flatten(1, 2).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-
-
 def bias_of_pairs(layer: nn.Module, grid: tuple[int, int], pooled_grid: tuple[int, int]) -> Tensor:
     bias, rows = layer.position_bias(grid, pooled_grid)
     return bias[:, rows].transpose(2, 3).flatten(3).flatten(1, 2)
@@ -72,9 +61,9 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
     """Attention to the window and to pooled tokens, with tensors of all pairs."""
     grid, parts, values, lengths = tuple(x.shape[1:3]), [], [], []
     number = grid[0] * grid[1]
-    query = heads_of(layer.q(x))
+    query = split_heads(layer.q(x))
     if hasattr(layer, 'window_bias'):
-        key, value = (heads_of(part) for part in layer.kv(x).chunk(2, dim=-1))
+        key, value = (split_heads(part) for part in layer.kv(x).chunk(2, dim=-1))
         place = torch.stack(torch.meshgrid(*map(torch.arange, grid), indexing='ij'), dim=-1).reshape(-1, 2)
         offset = place[None] - place[:, None] + layer.window_size // 2  # key - query
         inside = ((offset >= 0) & (offset < layer.window_size)).all(-1)
@@ -91,7 +80,9 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
     if hasattr(layer, 'pool_proj'):
         pooled_grid = tuple(max(1, length // layer.sr_ratio) for length in grid)
         pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid)
-        key, value = (heads_of(part) for part in layer.kv(layer.pool_norm(pooled.permute(0, 2, 3, 1))).chunk(2, -1))
+        key, value = (
+            split_heads(part) for part in layer.kv(layer.pool_norm(pooled.permute(0, 2, 3, 1))).chunk(2, -1)
+        )
         lengths.append(torch.full((number, 1), key.shape[2]))
         parts.append((key, bias_of_pairs(layer, grid, pooled_grid)))
         values.append(value)
@@ -106,16 +97,8 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
     return layer.proj(output.transpose(1, 2).reshape(x.shape))
 
 
-def check(layer: nn.Module, formula: Callable, grid: tuple[int, int]) -> None:
-    """Values and gradients of the input and of every parameter."""
-    x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
-    outputs = layer(x), formula(layer, x)
-    torch.testing.assert_close(*outputs)
-    upstream = torch.randn_like(x)
-    wanted = [x, *layer.parameters()]
-    ours, written = (torch.autograd.grad(y, wanted, upstream, allow_unused=True) for y in outputs)
-    for a, b in zip(ours, written, strict=True):
-        torch.testing.assert_close(torch.zeros(()).double() if a is None else a, b if b is not None else a)
+def tokens(grid: tuple[int, int]) -> Tensor:
+    return torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
 
 
 def make(kind: type, scale: type | dict | None = None, **arguments: object) -> nn.Module:
@@ -153,7 +136,9 @@ MIXERS = {
 @pytest.mark.parametrize('name', MIXERS)
 def test_token_mixers(name: str, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
-    check(MIXERS[name](), written_out, grid)
+    layer = MIXERS[name]()
+    x = tokens(grid)
+    check_formula(layer(x), written_out(layer, x), [x, *layer.parameters()])
 
 
 BIASES_OF_ALL = {
@@ -173,13 +158,12 @@ def test_attention_to_all_tokens(
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 500)  # a row or two at a time
 
-    def formula(layer: LengthScaledAttention, x: Tensor) -> Tensor:
-        query, key, value = (heads_of(part) for part in layer.qkv(x).chunk(3, dim=-1))
-        length = torch.tensor([[float(grid[0] * grid[1])]], dtype=torch.float64)
-        weights = (logits(layer, query, key, length) + bias_of_pairs(layer, grid, grid)).softmax(-1)
-        return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
-
-    check(make(LengthScaledAttention, scale, position_bias=BIASES_OF_ALL[bias]()), formula, grid)
+    layer, x = make(LengthScaledAttention, scale, position_bias=BIASES_OF_ALL[bias]()), tokens(grid)
+    query, key, value = (split_heads(part) for part in layer.qkv(x).chunk(3, dim=-1))
+    length = torch.tensor([[float(grid[0] * grid[1])]], dtype=torch.float64)
+    weights = (logits(layer, query, key, length) + bias_of_pairs(layer, grid, grid)).softmax(-1)
+    want = layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+    check_formula(layer(x), want, [x, *layer.parameters()])
 
 
 def test_what_is_left_out_has_no_parameters_and_is_not_saved() -> None:

@@ -16,6 +16,7 @@ from bioattn_mm.systems.vars.attention import (
     gelu_threshold,
 )
 from bioattn_mm.systems.vars.baselines import GlobalFilter, PerformerAttention
+from tests.systems.layers import randomized
 
 KINDS = ['vars_s', 'vars_d', 'vars_sd', 'performer', 'softmax', 'global_filter']
 
@@ -33,13 +34,6 @@ def layer_of(
     if kind == 'vars_s':
         return ConvolutionalSparseReconstruction(embed_dims, grid, **{'sparsity': 0.1, **options})
     return SparseReconstructionAttention(embed_dims, num_heads, grid if kind == 'vars_sd' else None, **options)
-
-
-def randomized(layer: nn.Module) -> nn.Module:
-    """Convert to float64 and perturb the parameters, so that none is 0 or 1 and hence without effect."""
-    for parameter in layer.double().parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    return layer
 
 
 def objective(dictionary: Tensor, codes: Tensor, value: Tensor, sparsity: float) -> Tensor:
@@ -99,7 +93,7 @@ def test_objective_of_the_convolution_does_not_rise(grid: tuple[int, int], spars
 )
 def test_recurrence_with_nothing_learned_is_the_formula_written_out(static_grid, options: dict) -> None:
     """Eq. 12, and the same as the learned recurrence before any training; without steps, attention (section 3.4)."""
-    layer = randomized(IstaReconstructionAttention(8, 2, static_grid, **options))
+    layer = randomized(IstaReconstructionAttention(8, 2, static_grid, **options), 0.1)
     x = 3 * torch.randn(2, 3, 5, 8, dtype=torch.float64)
     output = layer(x)
     if layer.num_steps:
@@ -140,7 +134,7 @@ def test_features_estimate_the_softmax_kernel() -> None:
 
 @pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
 def test_equals_the_written_out_recurrence(kind: str) -> None:
-    layer = randomized(layer_of(kind, 8, 2, (3, 5), num_steps=4))
+    layer = randomized(layer_of(kind, 8, 2, (3, 5), num_steps=4), 0.1)
     x = torch.randn(1, 3, 5, 8, dtype=torch.float64)
     query, value = layer.qkv(x).reshape(15, 2, 2, 4).permute(1, 2, 0, 3)
     outputs = []
@@ -251,7 +245,7 @@ def test_step_bound_of_the_gram_matrix(kind: str) -> None:
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('grid', [(2, 3), (3, 4)])
 def test_gradcheck(kind: str, grid: tuple[int, int], monkeypatch) -> None:
-    layer = randomized(layer_of(kind, 4, 2, (2, 3)))
+    layer = randomized(layer_of(kind, 4, 2, (2, 3)), 0.1)
     x = torch.randn(2, *grid, 4, dtype=torch.float64, requires_grad=True)
     if kind.startswith('vars'):  # L gets no gradient, so the numerical differences need a constant L, too
         monkeypatch.setattr(type(layer), 'step_bound', staticmethod(lambda gram: torch.tensor(7.0).double()))
