@@ -59,7 +59,7 @@ HOOKS = child(
     'training.visualization',
     'training.amp',
     'training.trackers',
-    late=dict(AttentionStatisticsHook='training.attention_statistics', GatherForValidationHook='training.strategies'),
+    late=dict(AttentionStatisticsHook='analysis.attention_statistics', GatherForValidationHook='training.strategies'),
 )
 LOOPS = child('LOOPS', 'training.randomness')
 MODEL_WRAPPERS = child('MODEL_WRAPPERS', 'training.sync_batch_norm')

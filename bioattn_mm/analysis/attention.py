@@ -8,8 +8,8 @@ import torch
 
 from ..errors import InputError
 from ..systems.common.attention_maps import AttentionMap, Recording, whole_attention
-from ..systems.common.locality import MAX_NUMEL, choose_queries
 from .images import PreparedImage, stride_of
+from .locality import MAX_NUMEL, choose_queries
 
 MASKED = 1e-20  # a weight below this is that of a masked key
 ATTENTION = 'attention'  # the attention itself, among the maps of a layer

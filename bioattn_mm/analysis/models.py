@@ -21,11 +21,11 @@ from ..checkpoints import Release, load_backbone
 from ..errors import InputError, first_line
 from ..runtime.files import unique_name
 from ..systems.common.attention_maps import Recording
-from ..systems.common.attention_recorder import record_attention
 from ..systems.common.backbone import Backbone
 from ..systems.timm_models import timm_registry
 from ..training.config.loading import load_config
 from ..training.runner import without_initial_values
+from .attention_recorder import record_attention
 
 SEED = 0  # of random weights
 RANDOM_WEIGHTS = 'random weights'

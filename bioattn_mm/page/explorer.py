@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..analysis.attention import Attention, attention_of, attention_of_token
+from ..analysis.attention_recorder import record_attention
 from ..analysis.images import ImageReader, PreparedImage, find_images, stride_of
 from ..analysis.receptive_field import receptive_fields
 from ..errors import InputError
@@ -18,7 +19,6 @@ from ..inference.results import Results
 from ..runtime.batches import keeping_error
 from ..runtime.images import read_image
 from ..systems.common.attention_maps import Recording
-from ..systems.common.attention_recorder import record_attention
 from ..systems.common.backbone import Backbone
 from ..training.runner import now
 

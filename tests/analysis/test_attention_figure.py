@@ -7,10 +7,10 @@ from torch import nn
 
 from bioattn_mm.analysis.attention import Attention, Panel, attention_of_token, relative_weight
 from bioattn_mm.analysis.attention_figure import PHOTO, Picture, draw_attention, draw_layers, draw_lines
+from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.analysis.images import PreparedImage
 from bioattn_mm.errors import InputError
 from bioattn_mm.registry import MODELS
-from bioattn_mm.systems.common.attention_recorder import record_attention
 
 from .small_backbones import BACKBONES
 

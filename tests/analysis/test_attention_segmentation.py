@@ -13,10 +13,10 @@ from mmengine.config import Config
 
 from bioattn_mm.analysis import attention_segmentation as segmentation
 from bioattn_mm.analysis.attention import attention_received
+from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.analysis.images import find_images
 from bioattn_mm.errors import InputError
 from bioattn_mm.registry import MODELS
-from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.training.config.loading import load_config
 
 from ..tools.running import InProcess

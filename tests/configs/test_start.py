@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.registry import MODELS
 from bioattn_mm.systems.common.attention_maps import whole_attention
-from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.systems.transnext.ablations import SpatialReductionAttention
 from tests.systems.real_picture import real_picture
 

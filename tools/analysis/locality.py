@@ -5,7 +5,7 @@ For every model with attention you get the nonlocality: the distance between que
 attention (ConViT, eq. 8 and figure 5). Some systems have more: ConViT its gates (figure 6); PerViT the impact of
 content and of position, its own nonlocality of both and of their product, and the region of the visual field that a
 head attends to (PerViT, eq. 11 to 13, figures 5, 7 and 8); GAB A and sigma of its Gaussians; TransNeXt the share of
-the pooled tokens; VARS how sparse its codes are. bioattn_mm/systems/common/locality.py has the definitions.
+the pooled tokens; VARS how sparse its codes are. bioattn_mm/analysis/locality.py has the definitions.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from torch import nn
 from bioattn_mm.analysis.conditions import CLEAN, Model
 from bioattn_mm.analysis.figures import panels
 from bioattn_mm.analysis.images import find_images
+from bioattn_mm.analysis.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.analysis.models import attention_layers, read_sources
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
-from bioattn_mm.systems.common.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.systems.pervit.backbone import ConditionalPosition
 
 FILES = ('locality.csv', 'locality.json', 'locality.png')

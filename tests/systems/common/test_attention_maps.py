@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
+from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.systems.common.attention_maps import AttentionMap, AttentionMaps, whole_attention
-from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention

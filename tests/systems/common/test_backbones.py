@@ -7,11 +7,11 @@ import torch
 from timm.layers import DropPath
 from torch import nn
 
+from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
 from bioattn_mm.registry import MODELS
 from bioattn_mm.systems.common.attention_maps import whole_attention
-from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.systems.vars.backbone import ATTENTIONS as VARS_ATTENTIONS
 from tests import parity
 

@@ -4,8 +4,8 @@ import pytest
 import timm
 import torch
 
+from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.errors import InputError
-from bioattn_mm.systems.common.attention_recorder import record_attention
 from bioattn_mm.systems.convit import ConViT
 from tests import parity
 from tests.systems.common.small_backbones import loaded

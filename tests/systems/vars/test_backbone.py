@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bioattn_mm.systems.common.attention_recorder import record_attention
+from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.systems.vars import VARS
 from bioattn_mm.systems.vars.attention import THRESHOLDS
 from tests import parity

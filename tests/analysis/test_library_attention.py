@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
-from bioattn_mm.systems.common.attention_recorder import OtherRecording, record_attention
+from bioattn_mm.analysis.attention_recorder import OtherRecording, record_attention
 from tests.systems.layers import randomized
 
 CHANNELS, HEADS, WINDOW = 12, 3, 4

@@ -12,9 +12,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from ..errors import InputError
 from ..registry import HOOKS
-from ..systems.common.attention_recorder import record_attention
-from ..systems.common.locality import measure_model
-from .ema import unwrapped
+from ..training.ema import unwrapped
+from .attention_recorder import record_attention
+from .locality import measure_model
 
 # First part of the names in the log.
 PREFIX = 'attention'
@@ -26,7 +26,7 @@ PLACES = ('layer', 'name', 'head', 'height', 'width')
 class AttentionStatisticsHook(Hook):
     """Log how local the attention of each layer is, every `interval` iterations and at both ends of the training.
 
-    The measures of `systems.common.locality.measure_model` go to the visualizer as `attention/MEASURE/layerN`. The
+    The measures of `analysis.locality.measure_model` go to the visualizer as `attention/MEASURE/layerN`. The
     backbone may be of any library (see `record_attention`). It sees the first images of the first batch, in eval mode
     and float32. Of several processes the main one does it alone.
 

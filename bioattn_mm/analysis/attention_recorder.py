@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .attention_maps import AttentionMap, AttentionMaps, Recording
-from .grid import Grid
+from ..systems.common.attention_maps import AttentionMap, AttentionMaps, Recording
+from ..systems.common.grid import Grid
 
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 # Class token, token of distillation, registers: a sequence with more tokens before those of a grid has another grid.

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from .attention_maps import AttentionMap, Recording, whole_attention
+from ..systems.common.attention_maps import AttentionMap, Recording, whole_attention
 
 # Parts of the visual field, from the query outwards, and the distance in tokens at which each ends (PerViT, footnote
 # 6). Tokens further away than the last belong to none.

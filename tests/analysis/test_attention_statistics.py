@@ -13,10 +13,10 @@ from mmengine.runner import Runner
 from PIL import Image
 from torch import Tensor, nn
 
+from bioattn_mm.analysis.attention_recorder import record_attention
+from bioattn_mm.analysis.attention_statistics import AttentionStatisticsHook
+from bioattn_mm.analysis.locality import measure_model
 from bioattn_mm.errors import InputError
-from bioattn_mm.systems.common.attention_recorder import record_attention
-from bioattn_mm.systems.common.locality import measure_model
-from bioattn_mm.training.attention_statistics import AttentionStatisticsHook
 
 from ..analysis.small_backbones import BACKBONES
 from ..tools.running import scalars
@@ -156,7 +156,7 @@ def test_goes_on_after_a_divergence(tmp_path: Path) -> None:
 
 def test_refuses_a_model_that_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main process alone would wait for ever for the parts that the others have."""
-    monkeypatch.setattr('bioattn_mm.training.attention_statistics.FSDPModule', nn.Linear, raising=False)
+    monkeypatch.setattr('bioattn_mm.analysis.attention_statistics.FSDPModule', nn.Linear, raising=False)
     with pytest.raises(InputError, match='needs the whole model in a process: leave out FSDP, or the hook'):
         train(build('ConViT'), tmp_path / 'divided')
 

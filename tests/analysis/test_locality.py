@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bioattn_mm.systems.common import locality
-from bioattn_mm.systems.common.attention_maps import AttentionMap, Recording
-from bioattn_mm.systems.common.attention_recorder import record_attention
-from bioattn_mm.systems.common.backbone import Backbone
-from bioattn_mm.systems.common.locality import (
+from bioattn_mm.analysis import locality
+from bioattn_mm.analysis.attention_recorder import record_attention
+from bioattn_mm.analysis.locality import (
     REGIONS,
     choose_queries,
     measure_attention,
@@ -22,6 +20,8 @@ from bioattn_mm.systems.common.locality import (
     region_sums,
     sparsity,
 )
+from bioattn_mm.systems.common.attention_maps import AttentionMap, Recording
+from bioattn_mm.systems.common.backbone import Backbone
 from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention
