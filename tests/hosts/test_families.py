@@ -97,6 +97,7 @@ def test_learns_and_predicts(path: str, system: str, tmp_path: Path, monkeypatch
     init_default_scope(config.default_scope)
     torch.manual_seed(0)
     model = revert_sync_batchnorm(MODELS.build(config.model))
+    model.init_weights()  # Deformable DETR's embeddings of levels are uninitialised memory before
     assert type(model.backbone).__module__.startswith('bioattn_mm.')
     for key in ('epoch', 'iter'):  # which TOOD and YOLOX ask for
         monkeypatch.setitem(MessageHub.get_current_instance().runtime_info, key, 0)
