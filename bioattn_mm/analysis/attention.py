@@ -151,7 +151,7 @@ def attention_received(recording: Recording, num_queries: int | None = None) -> 
     """The attention that each token of an image gets, the mean over the queries: (heads, H, W), none negative.
 
     Of TransNeXt that is what it gets in windows and as a part of pooled tokens; of VARS, whose weights are no shares,
-    how strongly the last step reconstructs the token, as in the paper. `num_queries` is that of `choose_queries`.
+    the norm of its reconstruction (the paper defines no strength). `num_queries` is that of `choose_queries`.
     """
     layer = recording.layer
     if hasattr(layer, 'reconstruction_norms'):

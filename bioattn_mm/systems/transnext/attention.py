@@ -70,7 +70,7 @@ class AggregatedAttention(MapsOfAggregation, nn.Module):
 
     Source: TransNeXt (Shi, CVPR 2024). Eq. 10, the similarities, and the scale in eq. 12 are those of `scale`;
     eq. 11, the bias, is `window_bias` of the window and `position_bias` of the pooled keys; the softmax of eq. 12,
-    eq. 13 and eq. 14 are the operator's: `_attend` in ops/reference.py has them as formulas.
+    eq. 13, eq. 14 and the release's bias of Q T are the operator's: `_attend` in ops/reference.py has the formulas.
 
     Args:
         embed_dims: Width of the tokens.
@@ -163,7 +163,7 @@ class AggregatedAttention(MapsOfAggregation, nn.Module):
 
 @MODELS.register_module()
 class LengthScaledAttention(MapsOfAllPairs, nn.Module):
-    """Multi-head cosine attention with query embedding, length scaling and log-CPB (TransNeXt, eq. 6 and 9).
+    """Multi-head cosine attention with query embedding, length scaling (TransNeXt, eq. 6, 9), the release's log-CPB.
 
     Args:
         embed_dims: Width of the tokens.
