@@ -222,12 +222,12 @@ class RandomPart(BaseDataset):
 
     Args:
         data_root: Folder of the data set.
-        datasets: Configs of its published parts, without `data_root`, which are put together.
+        parts: Configs of its published parts, without `data_root`, which are put together.
         split: 'train', 'val' or 'test'.
     """
 
-    def __init__(self, data_root: str, datasets: list[dict], split: str = 'train', **kwargs) -> None:
-        self.parts, self.split = datasets, split
+    def __init__(self, data_root: str, parts: list[dict], split: str = 'train', **kwargs) -> None:
+        self.parts, self.split = parts, split
         super().__init__(data_root=data_root, test_mode=split != 'train', **kwargs)
 
     def load_data_list(self) -> list[dict]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
@@ -11,12 +12,16 @@ from scipy.io import savemat
 
 from bioattn_mm.data.classification import DOMAINS, PACS, RandomPart, StanfordDogs
 from bioattn_mm.errors import InputError
+from bioattn_mm.registry import MODELS
+from bioattn_mm.systems.gab import GABViT
+from bioattn_mm.training.config.data_check import check_data
 from tests.configs.reading import ROOT
+from tests.tools.running import InProcess, metrics_of_test, scalars
 
 
-def draw(path: Path) -> None:
+def draw(path: Path, color: str = 'red') -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new('RGB', (70, 50), 'red').save(path)
+    Image.new('RGB', (70, 50), color).save(path)
 
 
 def dogs(root: Path) -> None:
@@ -68,7 +73,7 @@ def test_configs_read_the_published_layout(name: str, tmp_path: Path) -> None:
     config = Config.fromfile(ROOT / f'configs/gab/ablations/gabvit-small_1xb64_{name}.py')
     init_default_scope(config.default_scope)
     published = config.train_dataloader.dataset
-    for part, wanted in zip(published.datasets, LABELS[name], strict=True):
+    for part, wanted in zip(published.parts, LABELS[name], strict=True):
         dataset = DATASETS.build({**part, 'data_root': str(tmp_path)})
         assert [int(dataset[index]['gt_label']) for index in range(len(dataset))] == wanted
     if name != 'dogs':  # whose names are those of the folders
@@ -81,6 +86,53 @@ def test_configs_read_the_published_layout(name: str, tmp_path: Path) -> None:
         'val',
         'test',
     ]
+
+
+@pytest.mark.parametrize('name', ['gabvit-small', 'vit-relpos-small'])
+def test_gab_table_3_runs(name: str, tool: InProcess, tmp_path: Path) -> None:
+    """The authors' protocol: the host's weights but its position bias, and a test of the best epoch by validation."""
+    pets = tmp_path / 'data/oxford-iiit-pet'
+    for split in ('trainval', 'test'):
+        for index in range(20):
+            draw(pets / f'images/{split}_{index}.jpg', ('red', 'blue')[index % 2])
+        (pets / 'annotations').mkdir(exist_ok=True)
+        lines = (f'{split}_{index} {index % 2 + 1} 1 1\n' for index in range(20))
+        (pets / f'annotations/{split}.txt').write_text(''.join(lines))
+    settings = dict(arch=dict(embed_dims=32, num_layers=2, num_heads=2), out_indices=(1,), out_type='avg_featmap')
+    host = GABViT(**settings, amplitude=0.0).state_dict()
+    weights = {key: value for key, value in host.items() if '.gaussian.' not in key}
+    torch.save(weights, tmp_path / 'host.pth')
+    (tmp_path / 'small.py').write_text(
+        f"_base_ = '{ROOT}/configs/gab/ablations/{name}_1xb64_pet.py'\n"
+        f'arch = dict({settings["arch"]}, _delete_=True)\n'
+        f"init_cfg = dict(checkpoint='{tmp_path}/host.pth')\n"
+        'backbone = dict(arch=arch, out_indices=(1,), init_cfg=init_cfg)\n'
+        'model = dict(backbone=backbone, head=dict(in_channels=32))\n'
+        'train_cfg = dict(max_epochs=3)\n'
+        'train_dataloader = val_dataloader = test_dataloader = dict(num_workers=0, persistent_workers=False)\n'
+    )
+    backbone = MODELS.build(Config.fromfile(tmp_path / 'small.py').model.backbone)
+    backbone.init_weights()
+    started = backbone.state_dict()
+    assert {key for key in weights if not started[key].equal(host[key])} == {
+        key for key in host if '.rel_pos.mlp.' in key
+    }
+    assert 'first step' in tool(tmp_path, 'train.py', 'small.py', '--dry-run')
+    tool(tmp_path, 'train.py', 'small.py', '--work-dir', 'run')
+    accuracies = [line['accuracy/top1'] for line in scalars(tmp_path / 'run') if 'accuracy/top1' in line]
+    best = f'run/best_accuracy_top1_epoch_{accuracies.index(max(accuracies)) + 1}.pth'
+    tool(tmp_path, 'test.py', 'small.py', best, '--work-dir', 'tested')
+    assert len(accuracies) == 3 and 'accuracy/top1' in metrics_of_test(tmp_path / 'tested')
+
+
+@pytest.mark.parametrize(
+    'name', ['vars/ablations/rvt-tiny-vars-d_1xb64_pacs', 'transnext/ablations/transnext-2m_8xb128_cifar100']
+)
+def test_split_is_a_folder_of_imagenet_alone(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.fromfile(ROOT / f'configs/{name}.py')
+    (tmp_path / config.train_dataloader.dataset.data_root).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    check_data(config, ('train_dataloader', 'val_dataloader', 'test_dataloader'))
 
 
 def test_random_parts_are_apart(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
         if (dataset.get('backend_args') or {}).get('backend') == BACKEND:  # looked for in `use_shards`
             continue
         root = Path(dataset['data_root'] or '')
-        prefix = dataset.get('data_prefix') or dataset.get('split') or {}  # mmpretrain's may be a string
+        folder = dataset.get('split') if dataset['type'] == 'ImageNet' else None  # a name of no folder elsewhere
+        prefix = dataset.get('data_prefix') or folder or {}  # mmpretrain's may be a string
         parts = [
             part for part in (prefix.values() if isinstance(prefix, dict) else [prefix]) if isinstance(part, str)
         ]

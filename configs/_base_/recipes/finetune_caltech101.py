@@ -8,6 +8,6 @@ train_dataloader = val_dataloader = test_dataloader = dict(
     dataset=dict(
         type='bioattn_mm.RandomPart',
         data_root=data_root,
-        datasets=[dict(type='Caltech101', split=split) for split in ('train', 'test')],
+        parts=[dict(type='Caltech101', split=split) for split in ('train', 'test')],
     )
 )

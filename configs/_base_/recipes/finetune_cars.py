@@ -7,6 +7,6 @@ train_dataloader = val_dataloader = test_dataloader = dict(
     dataset=dict(
         type='bioattn_mm.RandomPart',
         data_root=data_root,
-        datasets=[dict(type='StanfordCars', split=split) for split in ('train', 'test')],
+        parts=[dict(type='StanfordCars', split=split) for split in ('train', 'test')],
     )
 )
