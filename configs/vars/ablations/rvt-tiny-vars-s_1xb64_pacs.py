@@ -5,7 +5,6 @@ model = dict(
     backbone=dict(
         attention='vars_s',
         num_kernels=3,
-        sparsity=0.3,
         init_cfg=dict(checkpoint='checkpoints/vars_rvt_tiny_vars_s.pth'),
     )
 )
