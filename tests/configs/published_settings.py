@@ -44,6 +44,7 @@ MASK2FORMER = r'\w+/mask2former_'
 MASK2FORMER_COCO = r'\w+/mask2former_\w+_coco'  # instance and panoptic segmentation
 MASK2FORMER_ADE20K = r'\w+/mask2former_\w+_ade20k_(instance|panoptic)'
 MASK2FORMER_MMDET = rf'{MASK2FORMER_COCO}|{MASK2FORMER_ADE20K}'
+ADE20K_PANOPTIC = r'\w+/mask2former_\w+_ade20k_panoptic'
 PANOPTIC = r'\w+/mask2former_\w+_panoptic'
 QUERIES = rf'{DINO}|{MASK2FORMER}'
 COCO = rf'{MASK_RCNN}|{DINO}|{RETINANET}'
@@ -55,6 +56,7 @@ SWIN_BACKBONE = r'baselines/\w+_swin_'
 CONVNEXT = r'baselines/\w+_convnext_'
 MULTI_SCALE_3X = r'gab/mask_rcnn_swin'
 PLAIN = rf'(convit|pervit|vars)/|{GAB_VIT}'
+PLAIN_MASK2FORMER = r'(convit|pervit|vars)/mask2former|gab/mask2former_vit'
 IN1K = r'\w+/[\w-]+_(in1k|in100|cifar100)'  # CIFAR-100 and a part of the classes have the same recipe
 HUNDRED_CLASSES = r'\w+/[\w-]+_(in100|cifar100)'
 # GAB's small data sets, and PACS of VARS.
@@ -67,6 +69,12 @@ GAB_VIT_IN1K = r'gab/(gabvit|vit-relpos)-[\w-]+_in1k'
 GFNET = 'vars/gfnet-'
 LAYER_DECAY = [0.9**layers for layers in range(13, 0, -1)]
 
+# Parts of names of parameters: of TransNeXt's attention, of the tokens of a plain backbone, of Mask2Former's queries.
+BIASES = {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias'}
+TOKENS = {'backbone.pos_embed', 'backbone.cls_token', 'flat'}
+SWIN_PARTS = {'relative_position_bias_table', 'norm', 'gaussian'}
+QUERY_PARTS = {'query_embed', 'query_feat', 'level_embed'}
+
 IMAGENET = dict(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), bgr_to_rgb=True)
 SHORT_SIDES = [(short, 1333) for short in range(480, 801, 32)]
 MULTI_SCALE = ('RandomChoiceResize', dict(scales=SHORT_SIDES, keep_ratio=True))
@@ -75,35 +83,37 @@ RAND_AUGMENT = dict(policies='timm_increasing', num_policies=2, total_level=10, 
 # timm's 'rand-m9-mstd0.5-inc1' fills with the mean of ImageNet, here as BGR; so does random erasing with noise.
 BGR_MEAN, BGR_STD = (IMAGENET[key][::-1] for key in ('mean', 'std'))
 RAND_AUGMENT['hparams'] = dict(pad_val=[round(value) for value in BGR_MEAN], interpolation='bicubic')
-ERASING = dict(
-    erase_prob=0.25,
-    mode='rand',
-    min_area_ratio=0.02,
-    max_area_ratio=1 / 3,
-    fill_color=list(BGR_MEAN),
-    fill_std=list(BGR_STD),
-)
+FILL = dict(fill_color=list(BGR_MEAN), fill_std=list(BGR_STD))
+ERASING = dict(erase_prob=0.25, mode='rand', min_area_ratio=0.02, max_area_ratio=1 / 3, **FILL)
 BICUBIC = dict(backend='pillow', interpolation='bicubic')
+
+
+def resize(*scale: int) -> tuple:
+    return 'Resize', dict(scale=scale, keep_ratio=True)
+
+
+def short_sides(side: int, longest: int) -> tuple:
+    """Of half of a side to twice as long."""
+    scales = [side * tenths // 10 for tenths in range(5, 21)]
+    return 'RandomChoiceResize', dict(scales=scales, resize_type='ResizeShortestEdge', max_size=longest)
+
+
+def square(size: int) -> tuple:
+    return 'RandomCrop', dict(
+        crop_type='absolute', crop_size=(size, size), recompute_bbox=True, allow_negative_crop=True
+    )
+
+
 JITTER = [
     FLIP,
     ('RandomResize', dict(scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True)),
-    ('RandomCrop', dict(crop_type='absolute', crop_size=(1024, 1024), recompute_bbox=True, allow_negative_crop=True)),
+    square(1024),
 ]
-CROP_640 = [
-    (
-        'RandomChoiceResize',
-        dict(
-            scales=[320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024, 1088, 1152, 1216, 1280],
-            resize_type='ResizeShortestEdge',
-            max_size=2560,
-        ),
-    ),
-    ('RandomCrop', dict(crop_type='absolute', crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True)),
-]
+CROP_640 = [short_sides(640, 2560), square(640)]
 WITH_OBJECTS = ('FilterAnnotations', dict(min_gt_bbox_wh=(1e-5, 1e-5), by_mask=True))
 CROP_512 = ('RandomCrop', dict(crop_size=(512, 512), cat_max_ratio=0.75))
-
-
+HALF_TO_TWICE = ('RandomResize', dict(scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True))
+DISTORTION = ('PhotoMetricDistortion', {})
 ROTATED_CROPS = [
     ('NumpyToPIL', dict(to_rgb=True)),
     ('torchvision/RandomResizedCrop', dict(size=256, scale=(0.8, 1.0))),
@@ -146,6 +156,43 @@ def warm_up_and_cosine(epochs: int, start_factor: float = 1e-3) -> list:
     ]
 
 
+def linear(start_factor: float, end: int) -> dict:
+    return dict(type='LinearLR', start_factor=start_factor, by_epoch=False, begin=0, end=end)
+
+
+def steps(milestones: list[int], end: int, by_epoch: bool = True) -> dict:
+    return dict(type='MultiStepLR', milestones=milestones, gamma=0.1, by_epoch=by_epoch, begin=0, end=end)
+
+
+def poly(power: float, begin: int = 0) -> dict:
+    return dict(type='PolyLR', eta_min=0.0, power=power, by_epoch=False, begin=begin, end=160000)
+
+
+def segments(panoptic: bool, instances: bool) -> dict:
+    """How Mask2Former's segments are tested."""
+    least = 0.8 if panoptic else None
+    return dict(segments=panoptic, instances=instances, per_image=100, overlap=0.8, least=least)
+
+
+def mask_rcnn(proposals: int, **stages: list) -> dict:
+    anchors = dict(anchor_scales=[8], anchor_ratios=[0.5, 1.0, 2.0])
+    return dict(classes=80, regions=512, positive=0.25, proposals=proposals, **anchors, **stages)
+
+
+def dino(levels: int) -> dict:
+    return dict(classes=80, queries=900, layers=(6, 6), levels=levels, denoising=100, costs=[2.0, 5.0, 2.0])
+
+
+def mask2former(classes: int) -> dict:
+    weights = dict(weights=[2.0, 5.0, 5.0], no_object=0.1)
+    return dict(classes=classes, queries=100, layers=(6, 9), points=12544, **weights)
+
+
+UPERNET_HEAD = dict(channels=512, pool_scales=(1, 2, 3, 6), auxiliary_channels=256, auxiliary_weight=0.4, classes=150)
+RETINANET_HEAD = dict(classes=80, anchor_scale=4, octaves=3)
+RETINANET_HEAD.update(anchor_ratios=[0.5, 1.0, 2.0], strides=[8, 16, 32, 64, 128])
+
+
 def adamw(lr: float, weight_decay: float) -> dict:
     return dict(type='AdamW', lr=lr, betas=(0.9, 0.999), weight_decay=weight_decay)
 
@@ -186,54 +233,15 @@ SETTINGS = [
     (r'gab/(mask_rcnn|upernet)_vit', 'rates of the backbone', LAYER_DECAY, 'beit'),
     (r'gab/', 'rates of the Gaussians', [1.0], 'chosen'),
     # Weight decay: parameters without, by parts of their names; 'flat' are those of one dimension.
-    (
-        TRANSNEXT,
-        'no weight decay',
-        {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias', 'norm'},
-        'transnext',
-    ),
-    (
-        r'transnext/dino_',
-        'no weight decay',
-        {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias', 'flat'},
-        'transnext',
-    ),
-    (
-        r'transnext/mask2former_',
-        'no weight decay',
-        {
-            'scale.query_embedding',
-            'scale.temperature',
-            'window_bias',
-            'position_bias',
-            'flat',
-            'query_embed',
-            'query_feat',
-            'level_embed',
-        },
-        'transnext',
-    ),
-    (PLAIN, 'no weight decay', {'backbone.pos_embed', 'backbone.cls_token', 'flat', 'gaussian'}, 'beit'),
-    (
-        r'(convit|pervit|vars)/mask2former|gab/mask2former_vit',
-        'no weight decay',
-        {'backbone.pos_embed', 'backbone.cls_token', 'flat', 'gaussian', 'query_embed', 'query_feat', 'level_embed'},
-        'mmseg',
-    ),
-    (rf'{GAB_SWIN}|{SWIN_BACKBONE}', 'no weight decay', {'relative_position_bias_table', 'norm', 'gaussian'}, 'swin'),
+    (TRANSNEXT, 'no weight decay', {*BIASES, 'norm'}, 'transnext'),
+    (r'transnext/dino_', 'no weight decay', {*BIASES, 'flat'}, 'transnext'),
+    (r'transnext/mask2former_', 'no weight decay', {*BIASES, *QUERY_PARTS, 'flat'}, 'transnext'),
+    (PLAIN, 'no weight decay', {*TOKENS, 'gaussian'}, 'beit'),
+    (PLAIN_MASK2FORMER, 'no weight decay', {*TOKENS, *QUERY_PARTS, 'gaussian'}, 'mmseg'),
+    (rf'{GAB_SWIN}|{SWIN_BACKBONE}', 'no weight decay', SWIN_PARTS, 'swin'),
     (CONVNEXT, 'no weight decay', {'flat'}, 'convnext'),
-    (
-        r'baselines/mask2former_convnext',
-        'no weight decay',
-        {'flat', 'query_embed', 'query_feat', 'level_embed'},
-        'mmseg',
-    ),
-    (
-        r'(gab|baselines)/mask2former_swin',
-        'no weight decay',
-        {'relative_position_bias_table', 'norm', '.gn.', 'gaussian', 'query_embed', 'query_feat', 'level_embed'},
-        'mmseg',
-    ),
+    (r'baselines/mask2former_convnext', 'no weight decay', {*QUERY_PARTS, 'flat'}, 'mmseg'),
+    (r'(gab|baselines)/mask2former_swin', 'no weight decay', {*SWIN_PARTS, *QUERY_PARTS, '.gn.'}, 'mmseg'),
     # Schedule.
     (rf'{MASK_RCNN}|{RETINANET}', 'loop', dict(epochs=12, validation=1), 'transnext'),
     (DINO, 'loop', dict(epochs=12, validation=1), 'mmdet'),
@@ -241,51 +249,12 @@ SETTINGS = [
     (UPERNET, 'loop', dict(iterations=160000, validation=16000), 'transnext'),
     (MASK2FORMER, 'loop', dict(iterations=160000, validation=5000), 'transnext'),
     (MASK2FORMER_COCO, 'loop', dict(iterations=368750, validation=5000), 'mmdet'),
-    (
-        rf'{MASK_RCNN}|{RETINANET}',
-        'schedule',
-        [
-            dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),
-            dict(type='MultiStepLR', milestones=[8, 11], gamma=0.1, by_epoch=True, begin=0, end=12),
-        ],
-        'transnext',
-    ),
-    (
-        MULTI_SCALE_3X,
-        'schedule',
-        [
-            dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),
-            dict(type='MultiStepLR', milestones=[27, 33], gamma=0.1, by_epoch=True, begin=0, end=36),
-        ],
-        'swin',
-    ),
-    (
-        DINO,
-        'schedule',
-        [dict(type='MultiStepLR', milestones=[11], gamma=0.1, by_epoch=True, begin=0, end=12)],
-        'mmdet',
-    ),
-    (
-        UPERNET,
-        'schedule',
-        [
-            dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
-            dict(type='PolyLR', eta_min=0.0, power=1.0, by_epoch=False, begin=1500, end=160000),
-        ],
-        'transnext',
-    ),
-    (
-        MASK2FORMER,
-        'schedule',
-        [dict(type='PolyLR', eta_min=0.0, power=0.9, by_epoch=False, begin=0, end=160000)],
-        'mmseg',
-    ),
-    (
-        MASK2FORMER_COCO,
-        'schedule',
-        [dict(type='MultiStepLR', milestones=[327778, 355092], gamma=0.1, by_epoch=False, begin=0, end=368750)],
-        'mmdet',
-    ),
+    (rf'{MASK_RCNN}|{RETINANET}', 'schedule', [linear(0.001, 500), steps([8, 11], 12)], 'transnext'),
+    (MULTI_SCALE_3X, 'schedule', [linear(0.001, 1000), steps([27, 33], 36)], 'swin'),
+    (DINO, 'schedule', [steps([11], 12)], 'mmdet'),
+    (UPERNET, 'schedule', [linear(1e-6, 1500), poly(1.0, 1500)], 'transnext'),
+    (MASK2FORMER, 'schedule', [poly(0.9)], 'mmseg'),
+    (MASK2FORMER_COCO, 'schedule', [steps([327778, 355092], 368750, by_epoch=False)], 'mmdet'),
     # The best checkpoint is chosen among those of every validation.
     (COCO, 'best checkpoint', 'coco/bbox_mAP', 'mmdet'),
     (ADE20K, 'best checkpoint', 'mIoU', 'mmseg'),
@@ -300,71 +269,24 @@ SETTINGS = [
     (MASK2FORMER, 'padding', dict(train=(512, 512), test=32), 'mmseg'),
     (MASK2FORMER_COCO, 'padding', dict(train=(1024, 1024), test=32), 'mmdet'),
     (MASK2FORMER_ADE20K, 'padding', dict(train=(640, 640), test=32), 'mask2former'),
-    (
-        rf'{MASK_RCNN}|{RETINANET}',
-        'training images',
-        [('Resize', dict(scale=(1333, 800), keep_ratio=True)), FLIP],
-        'transnext',
-    ),
+    (rf'{MASK_RCNN}|{RETINANET}', 'training images', [resize(1333, 800), FLIP], 'transnext'),
     (MULTI_SCALE_3X, 'training images', multi_scale_crops(1333), 'swin'),
     (DINO, 'training images', multi_scale_crops(4200), 'mmdet'),
-    (
-        UPERNET,
-        'training images',
-        [
-            ('RandomResize', dict(scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True)),
-            CROP_512,
-            FLIP,
-            ('PhotoMetricDistortion', {}),
-        ],
-        'transnext',
-    ),
-    (
-        MASK2FORMER,
-        'training images',
-        [
-            (
-                'RandomChoiceResize',
-                dict(
-                    scales=[256, 307, 358, 409, 460, 512, 563, 614, 665, 716, 768, 819, 870, 921, 972, 1024],
-                    resize_type='ResizeShortestEdge',
-                    max_size=2048,
-                ),
-            ),
-            CROP_512,
-            FLIP,
-            ('PhotoMetricDistortion', {}),
-        ],
-        'mmseg',
-    ),
+    (UPERNET, 'training images', [HALF_TO_TWICE, CROP_512, FLIP, DISTORTION], 'transnext'),
+    (MASK2FORMER, 'training images', [short_sides(512, 2048), CROP_512, FLIP, DISTORTION], 'mmseg'),
     (MASK2FORMER_COCO, 'training images', [*JITTER, WITH_OBJECTS], 'mmdet'),
-    (r'\w+/mask2former_\w+_coco_panoptic', 'training images', JITTER, 'mmdet'),
-    (
-        MASK2FORMER_ADE20K,
-        'training images',
-        [*CROP_640, WITH_OBJECTS, ('PhotoMetricDistortion', {}), FLIP],
-        'mask2former',
-    ),
-    (
-        r'\w+/mask2former_\w+_ade20k_panoptic',
-        'training images',
-        [*CROP_640, ('PhotoMetricDistortion', {}), FLIP],
-        'mask2former',
-    ),
+    (rf'{MASK2FORMER_COCO}_panoptic', 'training images', JITTER, 'mmdet'),
+    (MASK2FORMER_ADE20K, 'training images', [*CROP_640, WITH_OBJECTS, DISTORTION, FLIP], 'mask2former'),
+    (ADE20K_PANOPTIC, 'training images', [*CROP_640, DISTORTION, FLIP], 'mask2former'),
     (rf'{MASK_RCNN}|{RETINANET}', 'images without objects', False, 'mmdet'),
     (MASK2FORMER_MMDET, 'images without objects', False, 'mmdet'),
-    (r'\w+/mask2former_\w+_ade20k_panoptic', 'images without objects', True, 'mask2former'),
+    (ADE20K_PANOPTIC, 'images without objects', True, 'mask2former'),
     (DINO, 'images without objects', True, 'mmdet'),
-    (COCO, 'test images', [('Resize', dict(scale=(1333, 800), keep_ratio=True))], 'mmdet'),
-    (ADE20K, 'test images', [('Resize', dict(scale=(2048, 512), keep_ratio=True))], 'mmseg'),
-    (MASK2FORMER_COCO, 'test images', [('Resize', dict(scale=(1333, 800), keep_ratio=True))], 'mmdet'),
-    (MASK2FORMER_ADE20K, 'test images', [('Resize', dict(scale=(2560, 640), keep_ratio=True))], 'mask2former'),
-    (
-        ADE20K,
-        'multi-scale test images',
-        [(1024, 256), (1536, 384), (2048, 512), (2560, 640), (3072, 768), (3584, 896)],
-        'mmseg',
-    ),
+    (COCO, 'test images', [resize(1333, 800)], 'mmdet'),
+    (ADE20K, 'test images', [resize(2048, 512)], 'mmseg'),
+    (MASK2FORMER_COCO, 'test images', [resize(1333, 800)], 'mmdet'),
+    (MASK2FORMER_ADE20K, 'test images', [resize(2560, 640)], 'mask2former'),
+    (ADE20K, 'multi-scale test images', [(4 * side, side) for side in range(256, 897, 128)], 'mmseg'),
     (COCO, 'multi-scale test images', [(1333, 600), (1333, 800), (2000, 1000)], 'chosen'),
     (MASK2FORMER_MMDET, 'multi-scale test images', None, 'mmdet'),
     # Testing.
@@ -372,94 +294,24 @@ SETTINGS = [
     (r'transnext/upernet_\w+_ms', 'testing', dict(mode='whole'), 'transnext_ms'),
     (r'gab/upernet_swin', 'testing', dict(mode='whole'), 'swin'),
     (MASK2FORMER, 'testing', dict(mode='whole'), 'mmseg'),
-    (
-        MASK2FORMER_MMDET,
-        'testing',
-        dict(segments=False, instances=True, per_image=100, overlap=0.8, least=None),
-        'mmdet',
-    ),
-    (
-        r'\w+/mask2former_\w+_coco_panoptic',
-        'testing',
-        dict(segments=True, instances=True, per_image=100, overlap=0.8, least=0.8),
-        'mmdet',
-    ),
-    (
-        r'\w+/mask2former_\w+_ade20k_panoptic',
-        'testing',
-        dict(segments=True, instances=False, per_image=100, overlap=0.8, least=0.8),
-        'mask2former',
-    ),
+    (MASK2FORMER_MMDET, 'testing', segments(panoptic=False, instances=True), 'mmdet'),
+    (rf'{MASK2FORMER_COCO}_panoptic', 'testing', segments(panoptic=True, instances=True), 'mmdet'),
+    (ADE20K_PANOPTIC, 'testing', segments(panoptic=True, instances=False), 'mask2former'),
     (MASK_RCNN, 'testing', dict(score=0.05, nms=0.5, per_image=100, mask=0.5, proposals=1000), 'mmdet'),
     (RETINANET, 'testing', dict(score=0.05, nms=0.5, per_image=100, candidates=1000), 'mmdet'),
     (DINO, 'testing', dict(per_image=300), 'mmdet'),
     # Heads.
-    (
-        MASK_RCNN,
-        'head',
-        dict(
-            classes=80, anchor_scales=[8], anchor_ratios=[0.5, 1.0, 2.0], regions=512, positive=0.25, proposals=1000
-        ),
-        'mmdet',
-    ),
-    (
-        r'transnext/cascade_mask_rcnn_',
-        'head',
-        dict(
-            classes=80,
-            anchor_scales=[8],
-            anchor_ratios=[0.5, 1.0, 2.0],
-            regions=512,
-            positive=0.25,
-            proposals=2000,
-            stages=[(0.5, 1), (0.6, 0.5), (0.7, 0.25)],
-        ),
-        'mmdet',
-    ),
-    (
-        RETINANET,
-        'head',
-        dict(classes=80, anchor_scale=4, octaves=3, anchor_ratios=[0.5, 1.0, 2.0], strides=[8, 16, 32, 64, 128]),
-        'mmdet',
-    ),
-    (
-        DINO,
-        'head',
-        dict(classes=80, queries=900, layers=(6, 6), levels=4, denoising=100, costs=[2.0, 5.0, 2.0]),
-        'mmdet',
-    ),
-    (
-        r'\w+/dino_5scale',
-        'head',
-        dict(classes=80, queries=900, layers=(6, 6), levels=5, denoising=100, costs=[2.0, 5.0, 2.0]),
-        'mmdet',
-    ),
-    (
-        UPERNET,
-        'head',
-        dict(classes=150, channels=512, pool_scales=(1, 2, 3, 6), auxiliary_channels=256, auxiliary_weight=0.4),
-        'transnext',
-    ),
-    (
-        MASK2FORMER,
-        'head',
-        dict(classes=150, queries=100, layers=(6, 9), points=12544, weights=[2.0, 5.0, 5.0], no_object=0.1),
-        'mmseg',
-    ),
-    *(
-        (
-            rf'\w+/mask2former_\w+_{data}',
-            'head',
-            dict(classes=classes, queries=100, layers=(6, 9), points=12544, weights=[2.0, 5.0, 5.0], no_object=0.1),
-            source,
-        )
-        for data, classes, source in (
-            ('coco', 80, 'mmdet'),
-            ('coco_panoptic', 133, 'mmdet'),
-            ('ade20k_instance', 100, 'mask2former'),
-            ('ade20k_panoptic', 150, 'mask2former'),
-        )
-    ),
+    (MASK_RCNN, 'head', mask_rcnn(1000), 'mmdet'),
+    (r'transnext/cascade_mask_rcnn_', 'head', mask_rcnn(2000, stages=[(0.5, 1), (0.6, 0.5), (0.7, 0.25)]), 'mmdet'),
+    (RETINANET, 'head', RETINANET_HEAD, 'mmdet'),
+    (DINO, 'head', dino(levels=4), 'mmdet'),
+    (r'\w+/dino_5scale', 'head', dino(levels=5), 'mmdet'),
+    (UPERNET, 'head', UPERNET_HEAD, 'transnext'),
+    (MASK2FORMER, 'head', mask2former(150), 'mmseg'),
+    (r'\w+/mask2former_\w+_coco', 'head', mask2former(80), 'mmdet'),
+    (r'\w+/mask2former_\w+_coco_panoptic', 'head', mask2former(133), 'mmdet'),
+    (r'\w+/mask2former_\w+_ade20k_instance', 'head', mask2former(100), 'mask2former'),
+    (ADE20K_PANOPTIC, 'head', mask2former(150), 'mask2former'),
     # Normalisation layers.
     (ALL, 'batch norm over all GPUs', False, 'mmdet'),
     (UPERNET, 'batch norm over all GPUs', True, 'transnext'),
@@ -534,18 +386,8 @@ SETTINGS = [
     (TRANSNEXT_IN1K, 'gradient clipping', 1.0, 'transnext'),
     (GAB_IN1K, 'gradient clipping', 5.0, 'swin_in1k'),
     (GFNET, 'gradient clipping', 1.0, 'gfnet'),
-    (
-        TRANSNEXT_IN1K,
-        'no weight decay',
-        {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias', 'flat'},
-        'transnext',
-    ),
-    (
-        r'convit/[\w-]+_(in1k|in100|cifar100)',
-        'no weight decay',
-        {'backbone.pos_embed', 'backbone.cls_token', 'flat'},
-        'convit',
-    ),
+    (TRANSNEXT_IN1K, 'no weight decay', {*BIASES, 'flat'}, 'transnext'),
+    (r'convit/[\w-]+_(in1k|in100|cifar100)', 'no weight decay', TOKENS, 'convit'),
     (r'(pervit|vars)/[\w-]+_in1k', 'no weight decay', {'backbone.pos_embed', 'flat'}, 'deit_in1k'),
     (GAB_IN1K, 'no weight decay', {'relative_position_bias_table', 'gaussian', 'flat'}, 'swin_in1k'),
     (IN1K, 'loop', dict(epochs=300, validation=1), 'deit_in1k'),

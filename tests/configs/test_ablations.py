@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bioattn_mm.training.config.model_check import model_of
 from bioattn_mm.training.installed import find_config
 
-from .reading import ABLATIONS, CONFIGS, ROOT, parse, stated
+from .reading import ABLATIONS, CONFIGS, ROOT, parse, shared_model, stated
 
 NAMES = {f'{path.parts[1]}/{path.stem}': path for path in ABLATIONS}
 
@@ -41,8 +40,7 @@ def test_varies_a_backbone_and_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize('name', NAMES)
 def test_builds_as_many_parameters_as_the_metafile_states(name: str) -> None:
-    model = model_of(parse(NAMES[name]))
-    parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    parameters = sum(parameter.numel() for parameter in shared_model(parse(NAMES[name])).parameters()) / 1e6
     assert f'{parameters:.1f}' == str(stated(NAMES[name])['Parameters (M)'])
 
 

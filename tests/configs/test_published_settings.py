@@ -18,15 +18,8 @@ from .reading import ABLATIONS, CONFIGS, parse, shared_model
 
 NAMES = {f'{path.parts[1]}/{path.stem}': path for path in (*CONFIGS, *ABLATIONS)}
 # Transforms that neither change an image nor choose one.
-UNCHANGING = (
-    'LoadImageFromFile',
-    'LoadAnnotations',
-    'LoadPanopticAnnotations',
-    'ChannelsFirst',
-    'PackDetInputs',
-    'PackSegInputs',
-    'PackInputs',
-)
+UNCHANGING = 'LoadImageFromFile LoadAnnotations LoadPanopticAnnotations ChannelsFirst'.split()
+UNCHANGING += 'PackDetInputs PackSegInputs PackInputs'.split()
 
 
 @cache
