@@ -16,7 +16,7 @@ from bioattn_mm.cli import main as bioattn_command
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.installed import find_configs
 
-from .blocks import ROOT, Block, Command, inline_code, pages, read_blocks
+from .blocks import ROOT, Command, inline_code, pages, read_blocks
 
 PAGES = [*pages(), *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/README.md'))]
 # Words that the reader replaces: CONFIG, WORK_DIR.
@@ -209,31 +209,6 @@ def check(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         CHECKS[program](words, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ('line', 'message'),
-    [
-        ('python tools/train.py configs/transnext/upernet_tiny_ade20k.py --no-such', 'unrecognized arguments'),
-        ('python tools/train.py configs/transnext/none.py', 'there is no configs/transnext/none.py'),
-        ('python tools/predict.py CONFIG CHECKPOINT street.jpg --amp float8', 'invalid choice'),
-        ('python tools/none.py', 'there is no tools/none.py'),
-        ('bioattn tran transnext/upernet_tiny_ade20k', 'there is no command tran'),
-        ('bioattn train transnext/none', 'there is no config transnext/none'),
-        ('tools/dist_train.sh CONFIG many', 'many processes'),
-        ('tools/slurm_train.sh gpu upernet CONFIG --no-such', 'unrecognized arguments'),
-        ('make none', 'make has no target none'),
-        ("make setup EXTRA='deploy none'", 'no EXTRA=none'),
-        ("pip install '.[none]'", 'bioattn_mm has no extra'),
-        ('python -m bioattn_mm.none', 'there is no module'),
-        ('python -m bioattn_mm mmdet/none.py', 'there is no mmdet/none.py'),
-        ('pyhton x.py', 'no check for the program pyhton'),
-    ],
-)
-def test_commands_that_are_wrong(line: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (command,) = Block('page.md', 'Title', 'bash', line).commands()
-    with pytest.raises(AssertionError, match=message):
-        check(command, monkeypatch)
-
-
 @pytest.mark.parametrize('page', PAGES)
 def test_every_command_is_one_that_its_program_takes(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = []
@@ -284,20 +259,3 @@ def unknown(code: str) -> list[str]:
 @pytest.mark.parametrize('page', PAGES)
 def test_tools_and_options_in_the_text_exist(page: str) -> None:
     assert not {code: unknown(code) for code in inline_code(page) if code.strip() and unknown(code)}
-
-
-@pytest.mark.parametrize(
-    ('code', 'expected'),
-    [
-        ('--mini', []),
-        ('--no-such', ['--no-such']),
-        ('tools/test.py --bias-mode', []),
-        ('tools/test.py --no-such', ['--no-such']),
-        ('tools/test.py --lr', ['--lr']),
-        ('python tools/none.py', ['tools/none.py']),
-        ('bioattn none', ['none']),
-        ('make --no-such', []),
-    ],
-)
-def test_what_is_unknown(code: str, expected: list[str]) -> None:
-    assert unknown(code) == expected
