@@ -276,14 +276,18 @@ def log_next_commands(runner: Runner | FlexibleRunner) -> None:
     if checkpoint is None:
         return
     files = [str(Path(runner.work_dir, Path(runner.cfg.filename).name)), str(checkpoint)]
-    files = [path if '://' in path else min(path, os.path.relpath(path), key=len) for path in files]
+    tools = [str(Path(__file__).with_name(f'{name}.py')) for name in ('test', 'predict')]
+    *files, test, predict = (
+        path if '://' in path else min(path, os.path.relpath(path), key=len) for path in [*files, *tools]
+    )
     score = f', {known["best_score"]:.4g}' if 'best_score' in known else ''
-    program = 'bioattn {}' if ToolParser.command else 'python tools/{}.py'
     lines = [f'{"best" if best else "latest"} checkpoint{score}: {files[1]}', 'next:']
-    lines += [
-        f'  {program.format("test")} {shlex.join(files)}',
-        f'  {program.format("predict")} {shlex.join(files)} IMAGE',
-    ]
+    programs = (
+        [['bioattn', 'test'], ['bioattn', 'predict']]
+        if ToolParser.command
+        else [['python', test], ['python', predict]]
+    )
+    lines += [f'  {shlex.join([*program, *files])}{image}' for program, image in zip(programs, ('', ' IMAGE'))]
     runner.logger.info('\n'.join(['', *lines]))
 
 

@@ -33,7 +33,13 @@ class GroupedParser(argparse.ArgumentParser):
     def _get_formatter(self) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(self.prog, width=WIDTH)
 
+    def parse_known_intermixed_args(self, *arguments: object) -> tuple[argparse.Namespace, list[str]]:
+        self.usage = self.format_usage()  # positional arguments have no number of words while options are parsed
+        return super().parse_known_intermixed_args(*arguments)
+
     def format_usage(self) -> str:
+        if self.usage:
+            return self.usage
         formatter, actions = self._get_formatter(), self._get_positional_actions()
         words = [formatter._format_args(action, action.metavar or action.dest) for action in actions]
         return ' '.join(['usage:', self.prog, *words, '[OPTION ...]']) + '\n'

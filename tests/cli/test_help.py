@@ -62,6 +62,16 @@ def test_arguments_of_every_tool(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(map(len, text.partition('Example')[0].splitlines())) <= 100, tool.name
 
 
+def test_usage_has_the_positional_arguments(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = parser_of(ROOT / 'tools/predict.py', monkeypatch)
+    monkeypatch.undo()
+    for argument in ('--help', '--unknown'):
+        with pytest.raises(SystemExit):
+            parser.parse_intermixed_args([argument])
+        usage = ''.join(capsys.readouterr()).splitlines()[0]
+        assert usage.endswith('predict.py CONFIG [CHECKPOINT] [INPUT ...] [OPTION ...]')
+
+
 def test_what_everybody_needs_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     text = parser_of(ROOT / 'tools/train.py', monkeypatch).format_help()
     sections = re.findall(r'(?m)^(\S.*):$', text)

@@ -57,5 +57,5 @@ def check_initial_weights(config: Config) -> None:
             f'no ImageNet weights at {path}'
             + (f' ({source.rstrip(".")})' if source else '')
             + f'; name a file with --cfg-options {key}.init_cfg.checkpoint=FILE, or start from random weights '
-            f'with {key}.init_cfg=None'
+            'with --from-scratch'
         )
