@@ -3,6 +3,7 @@
 The configs and tools are in `bioattn_mm/.mim`, where `mim` looks for them, too. In a checkout it links to them.
 """
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import InputError
@@ -46,6 +47,16 @@ def find_config(name: str) -> str:
         names = ', '.join(str(path.relative_to(configs).with_suffix('')) for path in found)
         raise InputError(f'several configs are named {name}: expected one of {names}')
     return str(found[0].resolve()) if found else name
+
+
+def similar_configs(name: str) -> list[str]:
+    """The configs of this package that are most like a name: their paths below configs/."""
+    configs = FOLDER / 'configs'
+    paths = sorted(str(path.relative_to(configs).with_suffix('')) for path in configs.glob('[!_]*/*.py'))
+    wanted = name.removeprefix('configs/').removesuffix('.py')
+    names = {path: path if '/' in wanted else Path(path).name for path in paths}
+    like = get_close_matches(wanted, set(names.values()))
+    return [path for path in paths if names[path] in like]
 
 
 def find_configs(name: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from bioattn_mm.cli import main as command
 from bioattn_mm.cli.command_line import ToolParser
 from bioattn_mm.errors import InputError
-from bioattn_mm.training.installed import FOLDER, find_config, find_configs, how_to_install
+from bioattn_mm.training.installed import FOLDER, find_config, find_configs, how_to_install, similar_configs
 
 
 @pytest.fixture
@@ -89,6 +89,12 @@ def test_configs_of_a_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert [Path(path).resolve() for path in find_configs(name)] == sorted(folder.glob('*.py'))
     (single,) = find_configs('upernet_vit_small_ade20k')
     assert Path(single).name == 'upernet_vit_small_ade20k.py' and find_configs('no/such_config') == ['no/such_config']
+
+
+def test_similar_configs() -> None:
+    assert similar_configs('transnext/upernet_tny_ade20k.py')[0] == 'transnext/upernet_tiny_ade20k'
+    assert 'transnext/mask_rcnn_micro_coco' in similar_configs('mask_rcnn_micro')
+    assert similar_configs('no/such_config') == []
 
 
 def test_config_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

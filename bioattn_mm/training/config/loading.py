@@ -8,7 +8,7 @@ from mmengine.config import Config
 from ...data.formats.arguments import DataArguments
 from ...errors import InputError
 from ...registry import MODELS
-from ..installed import find_config
+from ..installed import find_config, similar_configs
 from .backbone import RECIPES, fit_to_backbone, use_backbone
 from .data_check import check_data
 from .distributed import prepare_process, rank_and_size
@@ -133,7 +133,8 @@ def read_config(path: str, backbone: str | None = None) -> Config:
     """Read the config of a model that can be tested; with a backbone it may be one of `RECIPES`."""
     path = find_config(f'_base_/recipes/{RECIPES[path]}' if backbone and path in RECIPES else path)
     if not Path(path).is_file():
-        raise InputError(f'config not found: {path}')
+        similar = similar_configs(path)
+        raise InputError(f'config not found: {path}' + (f'; there are {", ".join(similar)}' if similar else ''))
     if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
         raise InputError(f'{path} is no config: expected a .py, .yaml or .json file')
     try:
