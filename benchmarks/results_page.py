@@ -35,8 +35,8 @@ which has each run's `bioattn train` command. `archives` is a folder with
 |---|---|---|
 {archives}
 
-Trainings are short and say nothing about longer ones. A figure is the mean over seeds, with the range. Processor
-hours include tests, on
+Trainings are short and say nothing about longer ones. A figure is the mean over seeds, with the range. Hours are
+of the processor, for training and tests:
 {machines}.
 """
 
@@ -137,8 +137,8 @@ def costs(runs: list[dict]) -> str:
     # A run in progress has 0 hours until its first tool has ended.
     hours = [run['processor_hours'] for run in runs if run['processor_hours']] or [0]
     texts = [f'{min(images):,}', f'{max(images):,}'], [f'{min(hours):.2f}', f'{max(hours):.2f}']
-    images, hours = (' to '.join(dict.fromkeys(text)) for text in texts)
-    return f'{images} images, {hours} processor hours a run.'
+    images, hours = ('-'.join(dict.fromkeys(text)) for text in texts)
+    return f'{images} images, {hours} hours a run.'
 
 
 def cells(row: Row, metrics: list[str], records: Records) -> list[str]:

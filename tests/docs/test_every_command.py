@@ -120,7 +120,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     },
     'docs/openmmlab.md': {
         'Inference': Run(given=('mask_rcnn_tiny.pth',)),
-        'Their scripts': Run(
+        'With mmdet, mmseg and mmpretrain': Run(
             but={
                 'browse_dataset': 'it opens windows; tests/hosts runs it without',
                 'torchrun': 'mmengine itself takes a GPU for each process; our tools do not',

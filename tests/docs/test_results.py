@@ -86,7 +86,7 @@ def test_means_ranges_states_and_claims(page: ModuleType) -> None:
     def of_gab() -> str:
         return page.page_text(records).partition('## GAB')[2].partition('\n## ')[0]
 
-    assert '`gab`: 10,000 to 30,000 images, 0.50 processor hours a run.\n' in of_gab()
+    assert '`gab`: 10,000-30,000 images, 0.50 hours a run.\n' in of_gab()
     assert '|GABViT|54.0 (50.0-58.0)|finished|' in of_gab()
     states = ('finished', 'trained, not tested', 'iteration 200/600')
     assert f'|49.0|{"; ".join(f"1 of 3 seeds {state}" for state in states)}|' in of_gab()

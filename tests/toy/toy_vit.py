@@ -73,14 +73,7 @@ class ToyViT(PlainBackbone):
 
     Args:
         arch: 'tiny', or a dict with `embed_dims`, `num_layers` and `num_heads`.
-        out_indices: Blocks (counted from 0) whose outputs are returned.
-        drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
-        frozen_stages: Blocks up to and including this one are frozen; -1 freezes none.
-        with_cp: Recompute each block's activations in the backward pass to save memory.
-        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the release as it is.
-
-    Attributes:
-        out_channels: Channels of each output.
+        out_indices: Blocks (counted from 0) whose outputs are returned; the others are arguments of all backbones.
     """
 
     arch_settings = dict(tiny=dict(embed_dims=24, num_layers=4, num_heads=2))
