@@ -92,7 +92,7 @@ def test_configs_of_a_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_similar_configs() -> None:
-    assert similar_configs('transnext/upernet_tny_ade20k.py')[0] == 'transnext/upernet_tiny_ade20k'
+    assert 'transnext/upernet_tiny_ade20k' in similar_configs('transnext/upernet_tny_ade20k.py')
     assert 'transnext/mask_rcnn_micro_coco' in similar_configs('mask_rcnn_micro')
     assert similar_configs('no/such_config') == []
 
