@@ -1,6 +1,7 @@
 """`--log`: what TensorBoard, Weights & Biases and MLflow get, offline, and what a user reads if one is missing."""
 
 import json
+import struct
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -88,11 +89,9 @@ def test_wandb_has_curves_over_the_iterations(config: Config, tmp_path: Path) ->
 def read_wandb(file: Path) -> tuple[list[dict], tuple[str, str]]:
     """The lines of W&B's own file of a run, and the names of project and run."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    history, names, store = [], None, DataStore()
-    store.open_for_scan(str(file))
-    while data := store.scan_data():
+    history, names = [], None
+    for data in leveldb_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.WhichOneof('record_type') == 'history':
@@ -103,6 +102,22 @@ def read_wandb(file: Path) -> tuple[list[dict], tuple[str, str]]:
         elif record.WhichOneof('record_type') == 'run':
             names = record.run.project, record.run.display_name
     return history, names
+
+
+def leveldb_records(data: bytes) -> Iterator[bytes]:
+    """The records of a log in LevelDB's format: blocks of 32 KiB, in which long records are cut into fragments."""
+    position, record = 7, b''  # after W&B's header
+    while position < len(data):
+        left = 2**15 - position % 2**15
+        if left < 7:
+            position += left
+            continue
+        _, length, kind = struct.unpack_from('<IHB', data, position)
+        record += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last fragment
+            yield record
+            record = b''
 
 
 @pytest.mark.parametrize('name', ['tensorboard', 'wandb', 'mlflow'])
