@@ -61,6 +61,8 @@ def test_missing_package_names_its_extra(bioattn, monkeypatch: pytest.MonkeyPatc
     code, _, errors = bioattn('robustness', '--help')
     assert code == 2 and errors.endswith("not installed: pip install 'bioattn_mm[analysis]'\n")
     assert how_to_install(ModuleNotFoundError(name='something_else')) is None
+    want = "this needs mmdeploy, which is not installed: pip install 'bioattn_mm[deploy]' && "
+    assert how_to_install(ModuleNotFoundError(name='mmdeploy')).startswith(want)
 
 
 @pytest.mark.parametrize(

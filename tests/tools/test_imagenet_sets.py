@@ -16,7 +16,7 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch import Tensor
 
-from bioattn_mm.analysis.robustness import insert_corruption, summarize
+from bioattn_mm.analysis.robustness import summarize
 from bioattn_mm.data.classification import ALEXNET_ERRORS, mean_corruption_error, wordnet_labels
 from bioattn_mm.errors import InputError
 
@@ -194,13 +194,6 @@ def test_mean_corruption_error() -> None:
     assert mean_corruption_error(of_alexnet) is None
 
 
-def test_classifiers_get_corrupted_crops() -> None:
-    config = Config.fromfile(ROOT / 'configs/transnext/transnext-micro_8xb128_in1k.py')
-    insert_corruption(config, 'fog', 2)
-    types = [step['type'] for step in config.test_dataloader.dataset.pipeline]
-    assert types == ['LoadImageFromFile', 'ResizeEdge', 'CenterCrop', 'bioattn_mm.Corrupt', 'PackInputs']
-
-
 def write_predicted_set(place: Path, count: int) -> None:
     """A validation set of images whose labels are the model's predictions."""
     images = random_images(count, SIDE)
@@ -236,14 +229,7 @@ def test_attacks_on_a_classifier(place: Path, tool: InProcess, tmp_path: Path) -
     assert np.asarray(Image.open(tmp_path / 'out/robustness.png').convert('L')).std() > 10
     assert 'accuracy/top1 under attack' in printed
 
-    # What is measured again is the same, and the rest is kept.
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / 'out/results/small').iterdir()}
-    (tmp_path / 'out/results/small/pgd_8_255.json').unlink()
-    tool(place, *call)
-    assert json.loads((tmp_path / 'out/robustness.json').read_text()) == document
-    changed = [path.name for path, time in times.items() if path.stat().st_mtime_ns != time]
-    assert changed == ['pgd_8_255.json']
-
+    assert (tmp_path / 'out/results/small/pgd_8_255.json').is_file()
     line = tool.error(place, *call, '--steps', 2)
     assert line.endswith('out/results has results with --steps 3: ask for the same, or name another folder for --out')
     line = tool.error(place, *call[:3], '--out', tmp_path / 'out')
@@ -310,9 +296,6 @@ def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Pat
     args = dict(config='bare.py', checkpoint='bare.pth', compare=[], timm=[], mini=False)
     with pytest.raises(InputError, match=r'--modes is for bioattn_mm.TransNeXt, which none of the models has'):
         read_entrants(Namespace(**args, modes=['linear']), Config.fromfile('bare.py'))
-    assert [entrant[:2] for entrant in read_entrants(Namespace(**args, modes=None), Config.fromfile('bare.py'))] == [
-        ('bare', None)
-    ]
 
 
 REFUSED = {

@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from PIL import Image
 
 from bioattn_mm.data.inspection import Inspection
 
-from ..own_folders import CLASSES, NUM_OBJECTS, write_coco_folder, write_mask_folder
+from ..data.formats.exporter_folders import corners
+from ..own_folders import write_coco_folder, write_mask_folder
 from .running import ROOT, InProcess, run
 
 TOOL = 'inspect_data.py'
@@ -38,6 +40,7 @@ dataset = dict(
 train_dataloader = dict(dataset=dataset)
 """
 WIDTH, HEIGHT = 64, 48
+NUM_OWN = 10  # images
 OUTLINE = [[5, 5, 25, 5, 25, 20, 5, 20]]
 
 
@@ -325,22 +328,64 @@ def test_a_drawing_of_few_histograms() -> None:
     assert [axis.axison for axis in figure.axes] == [True] * 3 + [False] * 2
 
 
-def test_own_coco_data(tmp_path: Path, tool: InProcess) -> None:
-    data = write_coco_folder(tmp_path / 'data', range(10))
-    document = json.loads((data / 'annotations.json').read_text())
-    document['annotations'][0]['category_id'] = 1
-    (data / 'annotations.json').write_text(json.dumps(document))
-    split = ('--split', 'train')
-    problems, printed = problems_of(tool, tmp_path, DETECTOR, '--data', 'data', *split, '--mini', '--out', 'out')
-    assert [(problem[0], problem[2]) for problem in problems] == [
-        ('category id out of range', 'annotation 1: category_id 1')
-    ]
-    # A tenth is kept for validation.
-    assert len(read_csv(tmp_path / 'out/images.csv')) == 9
-    rows = read_csv(tmp_path / 'out/classes.csv')
-    assert [row['class'] for row in rows] == list(CLASSES)
-    assert sum(int(row['objects']) for row in rows) == NUM_OBJECTS * 9 - 1
-    assert '3 classes: bolt, nut, washer' in printed
+def changed(change: Callable) -> Callable:
+    """Own data in COCO's format whose file is changed."""
+
+    def damage(folder: Path) -> None:
+        document = json.loads((folder / 'annotations.json').read_text())
+        change(document)
+        (folder / 'annotations.json').write_text(json.dumps(document))
+
+    return damage
+
+
+def renumbered_or_left_out(document: dict) -> None:
+    first, second, third, *others = document['annotations']
+    second['id'] = first['id']
+    third['bbox'][2] = 'wide'
+    for each in others:
+        each['image_id'] = str(each['image_id'])
+
+
+def cut_off(folder: Path) -> None:
+    for number in (1, 4, 6):
+        path = folder / f'masks/part_{number:03d}.png'
+        path.write_bytes(path.read_bytes()[:60])
+    (folder / 'masks/part_002.png').unlink()
+
+
+def unlabelled(folder: Path) -> None:
+    for path in (folder / 'masks').iterdir():
+        Image.fromarray(np.full_like(np.asarray(Image.open(path)), 255)).save(path)
+
+
+# The config, what is done to the data, and how many problems of each kind are listed.
+OWN = {
+    'category': (
+        DETECTOR,
+        changed(lambda document: document['annotations'][0].update(category_id=1)),
+        {'category id out of range': 1},
+    ),
+    'what is numbered again or left out before a training': (
+        DETECTOR,
+        changed(renumbered_or_left_out),
+        {'box malformed': 1, 'annotation id twice': 1, 'image id unknown': 2 * NUM_OWN - 3},
+    ),
+    'corners': (DETECTOR, changed(corners), {'most entries alike': 1, 'box outside the image': 13}),
+    'label maps cut off': (SEGMENTOR, cut_off, {'image without label map': 2, 'label map unreadable': 3}),
+    'nothing is labelled': (SEGMENTOR, unlabelled, {'nothing is labelled': 1}),
+}
+
+
+@pytest.mark.parametrize(('config', 'damage', 'kinds'), OWN.values(), ids=OWN)
+def test_what_is_wrong_in_own_data(
+    config: str, damage: Callable, kinds: dict[str, int], tmp_path: Path, tool: InProcess
+) -> None:
+    write = write_coco_folder if config == DETECTOR else write_mask_folder
+    damage(write(tmp_path / 'data', range(NUM_OWN)))
+    data = ('--data', 'data') if config == DETECTOR else ('--train-data', 'data', '--val-data', 'data')
+    problems, _ = problems_of(tool, tmp_path, config, *data, '--mini', '--out', 'out', '--number', 1, '--decode')
+    assert Counter(problem[0] for problem in problems) == kinds
 
 
 def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
@@ -366,45 +411,9 @@ def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
     Image.fromarray(wrong).save(data / 'masks/part_003.png')
     problems, _ = problems_of(tool, tmp_path, SEGMENTOR, *both, '--mini', '--out', 'out', '--number', 0)
     assert problems[0][:2] == ('label map of other colours', 'part_003.png')
-    assert problems[0][2] == 'has 7 pixels of the colour 1 2 3, which the palette file does not have'
 
 
-def test_all_damaged_label_maps_of_own_data(tmp_path: Path, tool: InProcess) -> None:
-    data = write_mask_folder(tmp_path / 'data', range(10))
-    damaged = [data / f'masks/part_{number:03d}.png' for number in (1, 4, 6)]
-    for path in damaged:
-        path.write_bytes(path.read_bytes()[:60])
-    (data / 'masks/part_002.png').unlink()
-    both = ('--train-data', 'data', '--val-data', 'data')
-    problems, _ = problems_of(tool, tmp_path, SEGMENTOR, *both, '--mini', '--out', 'out', '--number', 1, '--decode')
-    assert sorted(problem[:2] for problem in problems[:2]) == [('image without label map', 'part_002.jpg')] * 2
-    assert [problem[:2] for problem in problems[2:]] == [('label map unreadable', path.name) for path in damaged]
-
-
-def test_own_data_in_which_nothing_is_labelled(tmp_path: Path, tool: InProcess) -> None:
-    data = write_mask_folder(tmp_path / 'data', range(4))
-    for path in (data / 'masks').iterdir():
-        Image.fromarray(np.full_like(np.asarray(Image.open(path)), 255)).save(path)
-    problems, _ = problems_of(tool, tmp_path, SEGMENTOR, '--data', 'data', '--mini', '--out', 'out', '--number', 1)
-    assert problems == [('nothing is labelled', 'images', 'in 3 images of train_dataloader')]
-
-
-def test_own_coco_files_are_listed_as_they_are(tmp_path: Path, tool: InProcess) -> None:
-    """Also what is numbered again, or left out, before the training."""
-    folder = write_coco_folder(tmp_path / 'data', range(8))
-    document = json.loads((folder / 'annotations.json').read_text())
-    first, second, third, *_ = document['annotations']
-    second['id'] = first['id']
-    third['bbox'][2] = 'wide'
-    for each in document['annotations'][3:]:
-        each['image_id'] = str(each['image_id'])
-    (folder / 'annotations.json').write_text(json.dumps(document))
-    problems, _ = problems_of(tool, tmp_path, DETECTOR, '--data', 'data', '--mini', '--out', 'out', '--number', 1)
-    assert {problem[1] for problem in problems} == {'annotations.json'}
-    kinds = Counter(problem[0] for problem in problems)
-    assert kinds == {'box malformed': 1, 'annotation id twice': 1, 'image id unknown': 13}
-
-
+@pytest.mark.slow
 def test_a_locale_without_utf8(tmp_path: Path) -> None:
     folder = write_coco_folder(tmp_path / 'data', range(8))
     document = json.loads((folder / 'annotations.json').read_text())

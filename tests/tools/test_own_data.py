@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -12,13 +11,11 @@ import torch
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmseg.apis import MMSegInferencer
-from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from bioattn_mm.checkpoints import read_checkpoint, write_checkpoint
 
-from ..data.formats.exporter_folders import POLYGON, corners, picture, swapped, write_coco, write_masks, write_yolo
 from ..own_folders import (
     CLASSES,
     MASK_CLASSES,
@@ -28,6 +25,7 @@ from ..own_folders import (
     write_coco_folder,
     write_mask_folder,
 )
+from .random_weights import random_checkpoint
 from .running import ROOT, InProcess, metrics_of_test, scalars
 from .small_images import DETECTOR, NO_WORKERS, SMALL
 
@@ -107,16 +105,12 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
 @pytest.fixture(scope='module')
 def detector_of_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the small detector with COCO's 80 classes and random weights."""
-    from mmengine.registry import MODELS, init_default_scope
-
-    config = Config.fromfile(DETECTOR)
-    init_default_scope('mmdet')
-    config.model.backbone.init_cfg = None
     path = tmp_path_factory.mktemp('coco') / 'coco.pth'
-    write_checkpoint(dict(state_dict=MODELS.build(config.model).state_dict()), path)
+    random_checkpoint(path, DETECTOR)
     return path
 
 
+@pytest.mark.usefixtures('bfloat16_anywhere')
 def test_a_detector_from_a_checkpoint_of_other_classes(
     tmp_path: Path, tool: InProcess, detector_of_coco: Path
 ) -> None:
@@ -134,15 +128,17 @@ def test_a_detector_from_a_checkpoint_of_other_classes(
     written = json.loads((work_dir / 'data/val.json').read_text())
     assert len(written['images']) == 5
 
+    def tested(name: str, *amp: str) -> float:
+        arguments = ('--mini', '--val-data', 'new', '--work-dir', name, *amp, '--cfg-options', *SMALL)
+        tool(tmp_path, 'test.py', DETECTOR, checkpoint, *arguments)
+        return 100 * metrics_of_test(tmp_path / name)['coco/bbox_mAP_50']
+
     (checkpoint,) = work_dir.glob('iter_*.pth')
     assert read_checkpoint(str(checkpoint))['meta']['dataset_meta']['classes'] == CLASSES
     config = work_dir / 'mask_rcnn_small.py'
-    tool(
-        tmp_path, 'test.py', DETECTOR, checkpoint, '--mini', '--val-data', 'new', '--work-dir', 'on_new',
-        '--cfg-options', *SMALL,
-    )  # fmt: skip
-    ap50 = 100 * metrics_of_test(tmp_path / 'on_new')['coco/bbox_mAP_50']
+    ap50, mixed = (tested(name, *amp) for name, amp in (('on_new', ()), ('mixed', ('--amp', 'bfloat16'))))
     assert ap50 > 2 * constant_ap50(new / 'annotations.json') and ap50 > 20
+    assert mixed == pytest.approx(ap50, abs=2)
 
     inferencer = DetInferencer(str(config), str(checkpoint), device='cpu', show_progress=False)
     assert tuple(inferencer.model.dataset_meta['classes']) == CLASSES
@@ -170,66 +166,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, tool: InProcess, detector_of_c
     assert re.search(r'iterations +45: 5.0 epochs', printed)
 
 
-# Each change makes most entries of a file wrong alike; the text is what inspection and training say of it.
-ALIKE = {
-    'corners': (corners, 'boxes look like corners x1, y1, x2, y2 ('),
-    'swapped': (swapped, 'polygons look as if x and y were exchanged ('),
-}
-
-
-@pytest.mark.parametrize(('change', 'looks'), ALIKE.values(), ids=ALIKE)
-def test_inspection_and_dry_run_agree(change: Callable, looks: str, tmp_path: Path, tool: InProcess) -> None:
-    write_coco(tmp_path / 'parts', change)
-    printed = tool(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--dry-run')
-    assert looks in printed and 'bioattn inspect-data' in printed
-    with pytest.raises(SystemExit):
-        tool(tmp_path, 'inspect_data.py', DETECTOR, '--data', 'parts', '--out', 'out', '--number', 1)
-    assert looks in (tmp_path / 'out/problems.csv').read_text()
-
-
-def test_dry_runs_of_what_once_went_wrong_in_silence(tmp_path: Path, tool: InProcess) -> None:
-    write_yolo(tmp_path / 'hash', POLYGON, names=None, image='images')
-    (tmp_path / 'hash/classes.txt').write_text('nut\n#8 screw\nwasher\n')
-    printed = tool(tmp_path, 'train.py', DETECTOR, '--data', 'hash', '--mini', '--dry-run')
-    assert printed.startswith('3 classes: nut, #8 screw, washer\n')
-
-    write_masks(tmp_path / 'one', '.', 'polyp\n')
-    line = tool.refused(
-        tmp_path, 'train.py', SEGMENTOR, '--data', 'one', '--reduce-zero-label', '--mini', '--dry-run'
-    )
-    assert "one class, 'polyp', which a segmentor cannot tell from anything" in line
-
-    write_coco(tmp_path / 'turned')
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    for path in (tmp_path / 'turned').glob('*.jpg'):
-        picture(path, exif=exif)
-    printed = tool(tmp_path, 'train.py', DETECTOR, '--data', 'turned', '--mini', '--dry-run')
-    assert 'width and height exchanged (5 of 5 images)' in printed
-
-
-def test_training_on_splits_and_turned_images_of_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
-    """Splits in capitals, and WebP files that EXIF data turn, as the label maps are; the test images stay apart."""
-    write_masks(tmp_path / 'scenes', 'Train Val Test')
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    for path in (tmp_path / 'scenes').glob('images/*/*.jpg'):
-        label_map = tmp_path / 'scenes/masks' / path.parent.name / f'{path.stem}.png'
-        Image.open(label_map).transpose(Image.Transpose.ROTATE_270).save(label_map)
-        picture(path.with_suffix('.webp'), exif=exif)
-        path.unlink()
-    printed = tool(tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--epochs', 1, '--work-dir', 'run')
-    assert 'train: 3 images of' in printed and 'test: 3 images of' in printed
-    assert list((tmp_path / 'run').glob('*.pth'))
-
-
 def test_start_from_another_model(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
-    write_mask_folder(tmp_path / 'scenes', SEEDS[:4])
-    line = tool.refused(
-        tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--load-from', detector_of_coco
-    )
-    assert 'coco.pth is not a checkpoint of this model; ' in line
-
     weights = read_checkpoint(str(detector_of_coco))['state_dict']
     name = 'roi_head.bbox_head.fc_cls.weight'
     write_checkpoint({**weights, name: torch.zeros(81, 7)}, tmp_path / 'narrow.pth')

@@ -2,11 +2,7 @@
 
 import csv
 import json
-import os
 import re
-import runpy
-import signal
-import sys
 from pathlib import Path
 
 import mmcv
@@ -22,12 +18,12 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.mini import make_mini
 from bioattn_mm.training.config.pipelines import LOAD_CHANNELS
 
-from ..training.ranks import reasons, run_ranks
-from .running import ROOT, InProcess, run_forked
+from .running import ROOT, InProcess
+from .small_images import NO_WORKERS
 
 SMALL = ROOT / 'tests' / 'tools' / 'upernet_small.py'
 TOOL = 'analysis/robustness.py'
-IMAGES = ('--mini', '--cfg-options', 'test_dataloader.dataset.indices=3')
+IMAGES = ('--mini', '--cfg-options', *NO_WORKERS, 'test_dataloader.dataset.indices=3')
 
 
 def test_mean_and_relative_performance() -> None:
@@ -36,14 +32,14 @@ def test_mean_and_relative_performance() -> None:
     assert np.isnan(summarize(0.0, corrupted)['rPC'])
 
 
-@pytest.mark.parametrize('name', ['upernet_small', 'mask_rcnn_small'])
-def test_corruption_comes_after_loading(name: str) -> None:
-    config = Config.fromfile(ROOT / 'tests' / 'tools' / f'{name}.py')
+@pytest.mark.parametrize(('name', 'place'), [('upernet', 1), ('mask_rcnn', 1), ('convit', 3)])
+def test_corruption_comes_after_loading_or_a_classifiers_crop(name: str, place: int) -> None:
+    config = Config.fromfile(ROOT / f'tests/tools/{name}_small.py')
     before = [step['type'] for step in config.test_dataloader.dataset.pipeline]
     insert_corruption(config, 'fog', 2)
     pipeline = config.test_dataloader.dataset.pipeline
-    assert pipeline[1] == dict(type='bioattn_mm.Corrupt', corruption='fog', severity=2)
-    assert [step['type'] for step in pipeline[:1] + pipeline[2:]] == before
+    assert pipeline.pop(place) == dict(type='bioattn_mm.Corrupt', corruption='fog', severity=2)
+    assert [step['type'] for step in pipeline] == before
     del pipeline[0]
     with pytest.raises(InputError, match='must load images once'):
         insert_corruption(config, 'fog', 2)
@@ -94,18 +90,8 @@ TWO_MODELS = (
 )  # fmt: skip
 
 
-def run_and_die(tool: str, *args: str) -> None:
-    """Runs a tool, killed when all of its third test's result is written, but under its temporary name."""
-    replace = Path.replace
-
-    def replace_or_die(path: Path, target: Path) -> Path:
-        if target.name == 'contrast_5.json':
-            os.kill(os.getpid(), signal.SIGKILL)
-        return replace(path, target)
-
-    Path.replace = replace_or_die
-    sys.argv = [str(ROOT / 'tools' / tool), *args]
-    runpy.run_path(sys.argv[0], run_name='__main__')
+# What the interrupted run left, for all tests.
+LEFT: dict[str, int] = {}
 
 
 def results_of(workplace: Path) -> dict[str, int]:
@@ -114,18 +100,28 @@ def results_of(workplace: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob('*_*.json')}
 
 
-@pytest.fixture(scope='module')
-def killed(workplace: Path, checkpoints: list[str]) -> dict[str, int]:
-    """What a run has left that was killed while it wrote a result."""
-    assert run_ranks(run_and_die, *TWO_MODELS, folder=workplace) == [-signal.SIGKILL], reasons(workplace)
-    assert (workplace / 'robustness/results/upernet_small/.contrast_5.json.part').exists()
-    return results_of(workplace)
+@pytest.fixture
+def interrupted(workplace: Path, checkpoints: list[str], tool: InProcess) -> dict[str, int]:
+    """What a run has left that was interrupted while it wrote its third test's result; the first test runs it."""
+    if not (workplace / 'robustness').exists():
+        replace = Path.replace
+
+        def replace_or_end(path: Path, target: Path) -> Path:
+            if target.name == 'contrast_5.json':
+                raise KeyboardInterrupt
+            return replace(path, target)
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(Path, 'replace', replace_or_end)
+            tool(workplace, *TWO_MODELS)
+        LEFT.update(results_of(workplace))
+        assert 'mPC' in tool(workplace, *TWO_MODELS)
+    return LEFT
 
 
-@pytest.fixture(scope='module')
-def done(workplace: Path, killed: dict[str, int]) -> Path:
+@pytest.fixture
+def done(workplace: Path, interrupted: dict[str, int]) -> Path:
     """A folder with the results of both models, of which the first were there already."""
-    assert 'mPC' in run_forked(workplace, *TWO_MODELS)
     return workplace / 'robustness'
 
 
@@ -141,11 +137,8 @@ def test_table_of_two_models(done: Path) -> None:
     assert [model['model'] for model in document['models']] == names
     for model in document['models']:
         of_model = [row for row in rows if row['model'] == model['model']]
-        assert [(row['corruption'], row['severity']) for row in of_model] == [
-            ('none', '0'),
-            ('gaussian_noise', '5'),
-            ('contrast', '5'),
-        ]
+        conditions = [f'{row["corruption"]} {row["severity"]}' for row in of_model]
+        assert conditions == ['none 0', 'gaussian_noise 5', 'contrast 5']
         values = [float(row['value']) for row in of_model]
         assert model['clean'] == values[0] > 0
         assert model['mPC'] == pytest.approx(np.mean(values[1:]))
@@ -183,19 +176,21 @@ def test_other_images_are_named(workplace: Path, checkpoints: list[str], tool: I
         f"prefix = dict(img_path='{training}', seg_map_path='annotations/training')\n"
         'test_dataloader = dict(dataset=dict(data_prefix=prefix))\n'
     )
-    options = ('--corruptions', 'contrast', '--severities', 5, *IMAGES)
+    options = ('--corruptions', 'contrast', '--severities', 5, *IMAGES[:-1], 'test_dataloader.dataset.indices=1')
     models = (SMALL, checkpoints[0], '--compare', 'on_training.py', checkpoints[0])
     printed = tool(workplace, TOOL, *models, '--out', 'other_images', *options)
     (line,) = (line for line in printed.splitlines() if 'make sure that all models get the same images' in line)
     assert line.startswith('on_training is tested on ') and training in line
 
 
-def test_goes_on_where_it_was_killed(killed: dict[str, int], done: Path, workplace: Path, tool: InProcess) -> None:
+def test_goes_on_where_it_was_interrupted(
+    interrupted: dict[str, int], done: Path, workplace: Path, tool: InProcess
+) -> None:
     first = [f'upernet_small/{name}.json' for name in ('none_0', 'gaussian_noise_5', 'contrast_5')]
-    assert sorted(killed) == sorted([*first[:2], 'tools/upernet_small/none_0.json'])
+    assert sorted(interrupted) == sorted([*first[:2], 'tools/upernet_small/none_0.json'])
     whole = results_of(workplace)
-    # What was there was kept; the half-written file is not one of the results, and is gone.
-    assert {name: whole[name] for name in killed} == killed
+    # What was there was kept.
+    assert {name: whole[name] for name in interrupted} == interrupted
     assert len(whole) == 6 and not list(done.rglob('.*.part'))
 
     # A result that is measured again is the same.

@@ -11,7 +11,7 @@ from bioattn_mm.checkpoints import read_checkpoint, read_state_dict
 from bioattn_mm.checkpoints.sharded import split
 
 from .random_weights import random_checkpoint
-from .running import ROOT, InProcess, metrics_of_test
+from .running import ROOT, InProcess
 
 UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
 
@@ -27,15 +27,6 @@ def place(workplace: Path) -> Path:
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder / 'folder.pth'), no_dist=True)
     torch.save(rest, folder / 'folder.pth/rest.pth')
     return folder
-
-
-def test_tested_as_a_file_is(place: Path, tool: InProcess) -> None:
-    metrics = []
-    for name in ('file', 'folder'):
-        options = ('--work-dir', f'tested_{name}', '--cfg-options', 'test_dataloader.dataset.indices=3')
-        tool(place, 'test.py', UPERNET, f'{name}.pth', '--mini', *options)
-        metrics.append(metrics_of_test(place / f'tested_{name}'))
-    assert metrics[0]['mIoU'] == metrics[1]['mIoU'] > 0
 
 
 def test_predicts_as_a_file_does(place: Path, tool: InProcess) -> None:

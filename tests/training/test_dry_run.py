@@ -1,5 +1,7 @@
 """A dry run of a tiny model."""
 
+import os
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -7,11 +9,13 @@ from mmengine.registry import VISBACKENDS
 from mmengine.visualization import LocalVisBackend
 
 from bioattn_mm.checkpoints import mmengine_reads_all
+from bioattn_mm.training.config.distributed import prepare_process
 from bioattn_mm.training.dry_run import dry_run
 from bioattn_mm.training.runner import build_runner
 from bioattn_mm.training.start import set_resume
 
 from ..tools.running import forget_runs
+from .ranks import reasons, run_ranks
 from .toy_run import ToyModel, toy_config
 
 
@@ -39,3 +43,18 @@ def test_of_a_training_that_is_over(
     assert capsys.readouterr().out.endswith(
         'nothing is left to train: A/iter_2.pth has all steps that train_cfg asks for\n'
     )
+
+
+def dry_run_of_two() -> None:
+    """What this process prints goes into a file."""
+    config = toy_config(6, 2)
+    config.launcher = 'pytorch'
+    prepare_process(config, config.launcher)
+    with Path(f'printed{os.environ["RANK"]}.txt').open('w') as file, redirect_stdout(file):
+        dry_run(config)
+
+
+def test_of_two_processes_the_main_one_prints(tmp_path: Path) -> None:
+    assert run_ranks(dry_run_of_two, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
+    first, second = ((tmp_path / f'printed{rank}.txt').read_text() for rank in range(2))
+    assert '4 of 16: 2 a process x 2 processes x 1 accumulated iterations' in first and not second
