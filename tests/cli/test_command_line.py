@@ -76,14 +76,8 @@ def test_a_dict_may_be_switched_off() -> None:
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (
-            {'model.backbone.depth': 3},
-            r"TransNeXt.__init__\(\) got an unexpected keyword argument 'depth', it takes arch, bias_mode, ",
-        ),
-        (
-            {'model.decode_heads': 3},
-            r"unexpected keyword argument 'decode_heads', it takes backbone, decode_head, neck",
-        ),
+        ({'model.backbone.depth': 3}, r"TransNeXt.__init__\(\) .* argument 'depth', it takes arch, bias_mode, "),
+        ({'model.decode_heads': 3}, "unexpected keyword argument 'decode_heads', it takes backbone, decode_head, n"),
         ({'model.type': 'Segmenter'}, 'Segmenter is not in the mmseg::model registry'),
     ],
 )

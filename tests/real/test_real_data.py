@@ -7,8 +7,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -23,29 +23,17 @@ pytestmark = module_needs('real data', 'mmdeploy', 'onnx', 'onnxruntime')
 NUM_TEST, NUM_PREDICTED = 4, 2
 
 
-@dataclass
-class Kind:
-    """What is done with a data set.
-
-    Attributes:
-        config: The config.
-        deploy: The deploy config.
-        problem: What `inspect_data.py` finds to be wrong with the data; '' for nothing.
-        number: Images of the training set.
-        classes: Names of the classes.
-        metric: One that the test gives.
-        images: Folder of the test images.
-        short: Options that make a training short.
-    """
+class Kind(NamedTuple):
+    """What is done with a data set."""
 
     config: str
-    deploy: str
-    problem: str
-    number: int
+    deploy: str  # deploy config
+    problem: str  # what `inspect_data.py` finds to be wrong with the data; '' for nothing
+    number: int  # images of the training set
     classes: tuple[str, ...]
-    metric: str
-    images: str
-    short: tuple[str, ...]
+    metric: str  # one that the test gives
+    images: str  # folder of the test images
+    short: tuple[str, ...]  # options that make a training short
 
 
 KINDS = dict(
@@ -54,10 +42,7 @@ KINDS = dict(
         'configs/deploy/segmentation_onnxruntime_dynamic.py',
         '',
         367,
-        (
-            'sky', 'building', 'pole', 'road', 'pavement', 'tree', 'sign symbol', 'fence', 'car', 'pedestrian',
-            'bicyclist',
-        ),
+        (*'sky building pole road pavement tree'.split(), 'sign symbol', *'fence car pedestrian bicyclist'.split()),
         'mIoU',
         'images/test',
         ('model.decode_head.channels=64', 'model.auxiliary_head.channels=32'),

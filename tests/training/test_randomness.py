@@ -76,15 +76,12 @@ def run(
     """
     config = Config.fromfile(ROOT / base) if base else Config(dict(custom_hooks=[]))
     config.custom_hooks.append(dict(type='OtherState'))
+    images = dict(type='FourSamples', pipeline=[dict(type='Draw', opened=f'{folder}.txt')])
+    loader = dict(batch_size=batch_size, num_workers=1, sampler=dict(type=sampler, shuffle=True), dataset=images)
     config.merge_from_dict(
         dict(
             model=dict(type='Drawing'),
-            train_dataloader=dict(
-                batch_size=batch_size,
-                num_workers=1,
-                sampler=dict(type=sampler, shuffle=True),
-                dataset=dict(type='FourSamples', pipeline=[dict(type='Draw', opened=f'{folder}.txt')]),
-            ),
+            train_dataloader=loader,
             train_cfg=loop,
             optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
             default_hooks=dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1)),

@@ -64,33 +64,25 @@ class ToyImages(torch.utils.data.Dataset):
 
 def toy_config(iterations: int, world_size: int, interval: int = 2, **checkpoint: object) -> Config:
     """A run of as many images a step, whatever the number of processes."""
+    loader = dict(dataset=dict(type='ToyImages'), batch_size=IMAGES // world_size)
+    loader.update(sampler=dict(type='InfiniteSampler', shuffle=False), collate_fn=dict(type='default_collate'))
+    optim_wrapper = dict(
+        optimizer=dict(type='AdamW', lr=0.05, weight_decay=0.1),
+        constructor='bioattn_mm.MergedGroupsConstructor',
+        paramwise_cfg=dict(norm_decay_mult=0, custom_keys=dict(head=dict(lr_mult=0.5))),
+        clip_grad=dict(max_norm=0.5),
+    )
+    saving = dict(type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=interval, **checkpoint)
+    average = dict(type='bioattn_mm.ShardableEMAHook', momentum=0.3)
     return Config(
         dict(
             model=dict(type='ToyModel'),
-            train_dataloader=dict(
-                dataset=dict(type='ToyImages'),
-                sampler=dict(type='InfiniteSampler', shuffle=False),
-                batch_size=IMAGES // world_size,
-                collate_fn=dict(type='default_collate'),
-            ),
+            train_dataloader=loader,
             train_cfg=dict(type='IterBasedTrainLoop', max_iters=iterations),
-            optim_wrapper=dict(
-                optimizer=dict(type='AdamW', lr=0.05, weight_decay=0.1),
-                constructor='bioattn_mm.MergedGroupsConstructor',
-                paramwise_cfg=dict(norm_decay_mult=0, custom_keys=dict(head=dict(lr_mult=0.5))),
-                clip_grad=dict(max_norm=0.5),
-            ),
+            optim_wrapper=optim_wrapper,
             param_scheduler=[dict(type='LinearLR', start_factor=0.1, end=6, by_epoch=False)],
-            custom_hooks=[
-                dict(type='bioattn_mm.SeedingHook'),
-                dict(type='bioattn_mm.ShardableEMAHook', momentum=0.3),
-            ],
-            default_hooks=dict(
-                logger=dict(type='LoggerHook', interval=1),
-                checkpoint=dict(
-                    type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=interval, **checkpoint
-                ),
-            ),
+            custom_hooks=[dict(type='bioattn_mm.SeedingHook'), average],
+            default_hooks=dict(logger=dict(type='LoggerHook', interval=1), checkpoint=saving),
             randomness=dict(seed=0),
             sync_bn='torch',
             work_dir='.',

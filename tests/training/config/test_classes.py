@@ -65,28 +65,17 @@ def test_lists_of_heads_and_wrapped_datasets() -> None:
     heads = [dict(num_classes=80, loss_cls=dict(class_weight=[1.0] * 81)) for _ in range(3)]
     dataset = dict(type='CocoDataset', ann_file='a.json', metainfo=dict(sensor='left'))
     mosaic = dict(type='MultiImageMixDataset', dataset=dataset, pipeline=[dict(type='Mosaic')])
-    config = Config(
-        dict(
-            model=dict(
-                backbone=dict(num_classes=1000),
-                rpn_head=dict(num_classes=1),
-                roi_head=dict(bbox_head=heads, mask_iou_head=dict(num_classes=80)),
-                panoptic_head=dict(num_things_classes=80, num_stuff_classes=53),
-                panoptic_fusion_head=dict(num_things_classes=0, num_stuff_classes=150),
-            ),
-            train_dataloader=dict(
-                dataset=dict(
-                    type='RepeatDataset',
-                    times=2,
-                    dataset=dict(
-                        type='ConcatDataset',
-                        datasets=[mosaic, dict(type='ClassBalancedDataset', oversample_thr=0.1, dataset=dataset)],
-                    ),
-                )
-            ),
-            val_dataloader=None,
-        )
+    balanced = dict(type='ClassBalancedDataset', oversample_thr=0.1, dataset=dataset)
+    joined = dict(type='ConcatDataset', datasets=[mosaic, balanced])
+    model = dict(
+        backbone=dict(num_classes=1000),
+        rpn_head=dict(num_classes=1),
+        roi_head=dict(bbox_head=heads, mask_iou_head=dict(num_classes=80)),
+        panoptic_head=dict(num_things_classes=80, num_stuff_classes=53),
+        panoptic_fusion_head=dict(num_things_classes=0, num_stuff_classes=150),
     )
+    loader = dict(dataset=dict(type='RepeatDataset', times=2, dataset=joined))
+    config = Config(dict(model=model, train_dataloader=loader, val_dataloader=None))
     set_classes(config, CLASSES, PALETTE)
     model = config.model
     assert [head.num_classes for head in model.roi_head.bbox_head] == [3, 3, 3]
