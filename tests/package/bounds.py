@@ -108,7 +108,12 @@ class Environment:
             self.install('--no-deps', str(wheel))
             return
         pytest = re.search('^pytest==.*$', (ROOT / 'requirements' / 'test.txt').read_text(), re.MULTILINE)[0]
-        self.install(f'{wheel}[all]', f'torch=={self.versions()["torch"]}', pytest, *self.lowest)
+        try:
+            self.install(f'{wheel}[all]', f'torch=={self.versions()["torch"]}', pytest, *self.lowest)
+        except Failed as error:
+            if self.lowest and self.variables['CC'] in str(error):
+                raise Absent('a package of the lowest version has no wheel for this Python') from error
+            raise
         # After opencv-python, which shares its folder and needs graphics libraries.
         opencv = f'opencv-python-headless=={self.versions()["opencv-python-headless"]}'
         self.install('--no-deps', '--reinstall', opencv)
