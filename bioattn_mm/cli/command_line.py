@@ -141,8 +141,7 @@ SHARED = {
         action='store_true', help='read all images as RGB in 8 bits (default: channels and depth of their files)'
     ),
     '--mini': dict(
-        action='store_true',
-        help='take drawn data, or yours from --data, at a quarter of the size: minutes on a CPU',
+        action='store_true', help='take drawn data, or yours from --data, at a quarter of the size: minutes on a CPU'
     ),
     '--cfg-options': dict(
         nargs='+', action=ConfigOptions, metavar='KEY=VALUE', help='override config values, even those of --mini'

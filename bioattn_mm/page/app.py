@@ -91,9 +91,7 @@ class Page:
                     self.layer = gr.Dropdown(
                         layers, value=layers[len(layers) // 2], label='Attention layer', elem_id='layer'
                     )
-                    maps, heads = self._choices(self.layer.value)
-                    self.map = gr.Dropdown(**maps, label='Part of the attention', elem_id='map')
-                    self.head = gr.Dropdown(**heads, label='Head', elem_id='head')
+                    self.map, self.head = self._parts_of(self.layer.value)
                     self.output = gr.Dropdown(
                         [(f'output {output} of the backbone', index) for index, output in enumerate(outputs)],
                         value=len(outputs) // 2,
@@ -131,18 +129,16 @@ class Page:
         gr.on(triggers, self._show, **options)
         self.score_thr.release(self._show, **options).then(**files)
         # Another layer may have other maps and heads than the one that was chosen from.
-        choices = [self.map, self.head]
-        self.layer.input(self._other_layer, self.layer, choices, queue=False).then(self._show, **options)
+        other = self.layer.input(self._parts_of, self.layer, [self.map, self.head], queue=False)
+        other.then(self._show, **options)
         gr.on([picture.select for picture in self.pictures], self._click, **options)
 
-    def _choices(self, layer: str) -> tuple[dict, dict]:
-        """Choices and values of the two dropdowns for the maps and the heads of a layer."""
+    def _parts_of(self, layer: str) -> tuple[gr.Dropdown, gr.Dropdown]:
+        """The choice of a map and that of a head of a layer."""
         maps, heads = self.explorer.layers[layer]
-        heads = [('mean of all', MEAN), *((str(head), head) for head in range(heads))]
-        return dict(choices=maps, value=maps[0]), dict(choices=heads, value=MEAN)
-
-    def _other_layer(self, layer: str) -> list[gr.Dropdown]:
-        return [gr.Dropdown(**choices) for choices in self._choices(layer)]
+        numbers = [('mean of all', MEAN), *((str(head), head) for head in range(heads))]
+        part = gr.Dropdown(maps, value=maps[0], label='Part of the attention', elem_id='map')
+        return part, gr.Dropdown(numbers, value=MEAN, label='Head', elem_id='head')
 
     def _new_image(self, values: dict) -> dict:
         """Predict for another image, or for none."""
