@@ -39,7 +39,7 @@ THEME = gr.themes.Default(
     font=['system-ui', 'sans-serif'], font_mono=['ui-monospace', 'monospace'], spacing_size='sm', text_size='sm'
 )
 CSS = """
-.legend {display: flex; flex-wrap: wrap; gap: 2px 12px; height: 5em; overflow-y: auto; align-content: flex-start}
+.legend {display: flex; flex-wrap: wrap; gap: 2px 12px; max-height: 5em; overflow-y: auto}
 .entry {white-space: nowrap}
 .swatch {display: inline-block; width: 0.9em; height: 0.9em; margin-right: 0.35em; border: 1px solid #8888;
          vertical-align: -0.1em}
