@@ -76,14 +76,15 @@ def mutants(file: Path) -> Iterator[tuple[str, bytes]]:
 def tests_of(file: Path, with_folder: bool) -> list[str]:
     """The tests of a file; those of its folder, or of the next one above it that has tests, where it has none.
 
-    With a folder go those of `common` beside it, which hold all systems to the same rules.
+    With both go what a folder refuses, and those of `common` beside it, which hold all systems to the same rules.
     """
     folder = Path('tests') / file.relative_to(ROOT / 'bioattn_mm').parent
     while not list((ROOT / folder).glob('test_*.py')):
         folder = folder.parent
-    own = [str(path) for path in [folder / f'test_{file.stem}.py'] if (ROOT / path).exists()]
-    folders = {folder, folder.with_name('common')} if (ROOT / folder.with_name('common')).is_dir() else {folder}
-    return own + sorted(map(str, folders)) * (with_folder or not own)
+    folders = [each for each in dict.fromkeys((folder, folder.with_name('common'))) if (ROOT / each).is_dir()]
+    own, refused = folder / f'test_{file.stem}.py', (each / 'test_wrong_arguments.py' for each in folders)
+    of_file = [path for path in (own, *refused) if (ROOT / path).exists()] if (ROOT / own).exists() else []
+    return [str(path) for path in of_file + folders * (with_folder or not of_file)]
 
 
 def pass_in(place: Path, tests: list[str], limit: float = 3600) -> bool:

@@ -101,17 +101,3 @@ def test_learned_vectors_on_other_grids() -> None:
         assert keys.shape == (4 * HEADS, height + 4, width + 4) and queries.shape == (4 * HEADS, height, width)
         torch.testing.assert_close(keys, -keys.flip(1))
         assert (keys.diff(dim=1)[:, 1:-1] > 0).all()
-
-
-def test_varied_position_with_its_defaults_is_that_of_the_paper() -> None:
-    """The first row of table 5."""
-    layer, embedding = PeripheralAttention(CHANNELS, HEADS), DistanceEmbedding(HEADS)
-    varied = make_layer('neighbours, 2').float()
-    names = {'conv1': 'convs.0', 'conv2': 'convs.1', 'norm1': 'norms.0', 'norm2': 'norms.1'}
-    weights = {
-        '.'.join(names.get(part, part) if index else part for index, part in enumerate(name.split('.'))): value
-        for name, value in layer.state_dict().items()
-    }
-    varied.load_state_dict(weights)
-    x = torch.randn(2, 5, 4, CHANNELS)
-    torch.testing.assert_close(varied(x, embedding), layer(x, embedding), rtol=1e-4, atol=1e-5)

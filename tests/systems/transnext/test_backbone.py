@@ -8,7 +8,7 @@ import torch
 from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.common.layout import as_map
-from bioattn_mm.systems.transnext import TransNeXt
+from bioattn_mm.systems.transnext import LogCPB, TransNeXt
 from tests import parity
 from tests.systems.common.ablations import TRANSNEXT
 from tests.systems.common.small_backbones import loaded
@@ -51,11 +51,15 @@ def test_pooled_grids_of_aggregated_attention_in_all_stages() -> None:
         assert linear_stage.blocks[0].attn.pooled_grid(grid) == (4, 5)
 
 
+def biases(**options) -> list[LogCPB]:
+    """The position biases of the first block of each stage."""
+    with on_meta():
+        return [stage.blocks[0].attn.position_bias for stage in TransNeXt(**options).stages]
+
+
 def test_unit_of_the_coordinates_is_the_size_of_the_release() -> None:
     def grids(**options) -> list[tuple[int, int]]:
-        with on_meta():
-            backbone = TransNeXt(**options)
-        return [stage.blocks[0].attn.position_bias.pretrain_grid for stage in backbone.stages]
+        return [bias.pretrain_grid for bias in biases(**options)]
 
     assert grids(arch=SMALL) == [(56, 56), (28, 28), (14, 14), (7, 7)]
     assert grids(arch='micro-aaaa') == [(64, 64), (32, 32), (16, 16), (8, 8)]
@@ -64,10 +68,8 @@ def test_unit_of_the_coordinates_is_the_size_of_the_release() -> None:
 
 def test_interpolation_starts_from_the_grid_of_a_classifier() -> None:
     def grids(**options) -> list[tuple]:
-        with on_meta():
-            backbone = TransNeXt(bias_mode='interpolate', **options)
-        biases = [stage.blocks[0].attn.position_bias for stage in backbone.stages]
-        return [(bias.train_grid[0], bias.train_pooled_grid[0]) for bias in biases]
+        all_biases = biases(bias_mode='interpolate', **options)
+        return [(bias.train_grid[0], bias.train_pooled_grid[0]) for bias in all_biases]
 
     assert grids(arch=SMALL) == [(56, 7), (28, 7), (14, 7), (7, 7)]
     assert grids(arch=SMALL, img_size=384) == [(96, 12), (48, 12), (24, 12), (12, 12)]

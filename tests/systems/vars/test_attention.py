@@ -11,7 +11,6 @@ from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
 from bioattn_mm.systems.vars.attention import (
     ConvolutionalSparseReconstruction,
     IstaReconstructionAttention,
-    RandomFeatures,
     SparseReconstructionAttention,
     gelu_threshold,
 )
@@ -122,16 +121,6 @@ def test_recurrence_with_nothing_learned_is_the_formula_written_out(static_grid,
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
-def test_features_estimate_the_softmax_kernel() -> None:
-    features = RandomFeatures(1, 4, 200_000)
-    x, y = F.normalize(torch.randn(2, 1, 1, 3, 4), dim=-1)
-    estimate = features(2 * x) @ features(3 * y).transpose(-2, -1)
-    torch.testing.assert_close(estimate, (x @ y.transpose(-2, -1)).exp(), rtol=0.05, atol=0)
-    features.unit_queries = False
-    estimate = features(0.5 * x) @ features(0.7 * y).transpose(-2, -1)
-    torch.testing.assert_close(estimate, (0.35 * x @ y.transpose(-2, -1)).exp(), rtol=0.05, atol=0)
-
-
 @pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
 def test_equals_the_written_out_recurrence(kind: str) -> None:
     layer = randomized(layer_of(kind, 8, 2, (3, 5), num_steps=4), 0.1)
@@ -212,34 +201,6 @@ def test_convolution_on_another_grid_keeps_the_offsets(grid: tuple[int, int]) ->
         for column in range(-3, 3):
             want[..., row % grid[0], column % grid[1]] += own[..., row % 4, column % 6]
     torch.testing.assert_close(other, want)
-
-
-def test_kernels_are_normalised() -> None:
-    layer = layer_of('vars_s').double()
-    x = torch.randn(1, 4, 6, 8, dtype=torch.float64)
-    want = layer(x)
-    layer.kernel.data *= torch.rand(8, 5, 1, 1, 1) + 0.5
-    torch.testing.assert_close(layer(x), want)
-    spectrum = layer.dictionary((4, 6))
-    torch.testing.assert_close(spectrum.abs().square().sum((-2, -1)) * 2 / 24, torch.ones(8, 5, dtype=torch.float64))
-
-
-@pytest.mark.parametrize('grid', [(4, 6), (5, 7)])
-def test_step_bound_of_the_convolution(grid: tuple[int, int]) -> None:
-    layer = layer_of('vars_s').double()
-    spectrum = layer.dictionary(grid).detach()
-    gram = torch.einsum('cahw,cbhw->chwab', spectrum, spectrum.conj())
-    bound = layer.step_bound(spectrum).flatten()
-    torch.testing.assert_close(bound, torch.linalg.eigvalsh(gram.real).amax((1, 2, 3)))
-    assert (bound >= torch.linalg.eigvalsh(gram).amax((1, 2, 3)) / 2).all()
-
-
-@pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
-def test_step_bound_of_the_gram_matrix(kind: str) -> None:
-    layer = layer_of(kind).double()
-    dictionary, _ = layer.recurrent_states(torch.randn(2, 4, 6, 8, dtype=torch.float64))
-    gram = dictionary.transpose(-2, -1) @ dictionary
-    assert (layer.step_bound(gram)[..., 0, 0] >= torch.linalg.eigvalsh(gram)[..., -1]).all()
 
 
 @pytest.mark.parametrize('kind', KINDS)
