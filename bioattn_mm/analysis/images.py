@@ -139,12 +139,6 @@ class ImageReader:
         return PreparedImage(path, tuple(sample.ori_shape[:2]), rgb, inputs, batch)
 
 
-def shorter_side(config: Config) -> int | None:
-    """Length of the shorter side in pixels after a config's test pipeline; None without exactly one resize."""
-    scales = [step.get('scale') for step in _test_steps(config) if 'Resize' in step['type']]
-    return min(scales[0]) if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else None
-
-
 def _test_steps(config: Config) -> list[dict]:
     """The test pipeline without annotations: the images may come from a folder that has none."""
     dataset = next(find_datasets(config.test_dataloader), {})
