@@ -39,26 +39,15 @@ def child(name: str, *locations: str, late: dict[str, str] | None = None) -> Reg
 
 MODELS = child(
     'MODELS',
-    'systems.transnext',
-    'systems.convit',
-    'systems.pervit',
-    'systems.gab',
-    'systems.vars',
+    *(f'systems.{name}' for name in ('transnext', 'convit', 'pervit', 'gab', 'vars')),
     'data.preprocessor',
     'systems.common.simple_feature_pyramid',
     late=dict(CompatibleDINO='mmcv_ops.dino', TimmBackbone='systems.common.timm_backbone'),
 )
+WITH_HOOKS = 'bad_data compilation cuda_graphs checkpoints randomness ema visualization amp trackers'
 HOOKS = child(
     'HOOKS',
-    'training.bad_data',
-    'training.compilation',
-    'training.cuda_graphs',
-    'training.checkpoints',
-    'training.randomness',
-    'training.ema',
-    'training.visualization',
-    'training.amp',
-    'training.trackers',
+    *(f'training.{name}' for name in WITH_HOOKS.split()),
     late=dict(AttentionStatisticsHook='analysis.attention_statistics', GatherForValidationHook='training.strategies'),
 )
 LOOPS = child('LOOPS', 'training.randomness')

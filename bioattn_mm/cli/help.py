@@ -38,11 +38,9 @@ class GroupedParser(argparse.ArgumentParser):
         return super().parse_known_intermixed_args(*arguments)
 
     def format_usage(self) -> str:
-        if self.usage:
-            return self.usage
         formatter, actions = self._get_formatter(), self._get_positional_actions()
         words = [formatter._format_args(action, action.metavar or action.dest) for action in actions]
-        return ' '.join(['usage:', self.prog, *words, '[OPTION ...]']) + '\n'
+        return self.usage or ' '.join(['usage:', self.prog, *words, '[OPTION ...]']) + '\n'
 
     def format_help(self) -> str:
         by_name = {

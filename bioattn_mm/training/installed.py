@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import InputError
 
 FOLDER = (Path(__file__).parents[1] / '.mim').absolute()
+CONFIGS = FOLDER / 'configs'
 
 # The extras of bioattn_mm and the packages that they install, by the names under which these are imported.
 PACKAGES = dict(
@@ -38,21 +39,19 @@ def find_config(name: str) -> str:
     """
     if Path(name).is_file():
         return name
-    configs = FOLDER / 'configs'
     wanted = name.removeprefix('configs/').removesuffix('.py') + '.py'
-    if (configs / wanted).is_file():
-        return str((configs / wanted).resolve())
-    found = sorted(path for path in configs.rglob('*.py') if path.name == wanted)
+    if (CONFIGS / wanted).is_file():
+        return str((CONFIGS / wanted).resolve())
+    found = sorted(path for path in CONFIGS.rglob('*.py') if path.name == wanted)
     if len(found) > 1:
-        names = ', '.join(str(path.relative_to(configs).with_suffix('')) for path in found)
+        names = ', '.join(str(path.relative_to(CONFIGS).with_suffix('')) for path in found)
         raise InputError(f'several configs are named {name}: expected one of {names}')
     return str(found[0].resolve()) if found else name
 
 
 def similar_configs(name: str) -> list[str]:
     """The configs of this package that are most like a name: their paths below configs/."""
-    configs = FOLDER / 'configs'
-    paths = sorted(str(path.relative_to(configs).with_suffix('')) for path in configs.glob('[!_]*/*.py'))
+    paths = sorted(str(path.relative_to(CONFIGS).with_suffix('')) for path in CONFIGS.glob('[!_]*/*.py'))
     wanted = name.removeprefix('configs/').removesuffix('.py')
     names = {path: path if '/' in wanted else Path(path).name for path in paths}
     like = get_close_matches(wanted, set(names.values()))
@@ -65,7 +64,7 @@ def find_configs(name: str) -> list[str]:
     Raises:
         InputError: The folder has no configs, or several configs have that file name.
     """
-    installed = FOLDER / 'configs' / name.removeprefix('configs/')
+    installed = CONFIGS / name.removeprefix('configs/')
     folder = next((path for path in (Path(name), installed) if path.is_dir()), None)
     if folder is None:
         return [find_config(name)]
