@@ -135,20 +135,6 @@ def test_an_example_names_and_files(page: Page) -> None:
 
 
 @needs('Chromium')
-def test_quick_clicks(page: Page, image: Path) -> None:
-    """Of clicks that come while one is answered, the last counts; then the page still answers."""
-    upload(page, image)
-    before = source(page, 'prediction')
-    for column in (0.1, 0.5, 0.9):
-        page.mouse.click(place(page, 'prediction')['x'] + column * place(page, 'prediction')['width'], 300)
-    wait_for_change(page, 'prediction', before)
-    page.wait_for_function("document.querySelector('#about_attention').innerText.includes('token')")
-    before = source(page, 'attention')
-    click(page, 'prediction', 0.5, 0.2)
-    wait_for_change(page, 'attention', before)
-
-
-@needs('Chromium')
 def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> None:
     messages = page.locator('[data-testid=toast-body]')
     (tmp_path / 'notes.txt').write_text('no image')
