@@ -181,3 +181,10 @@ def test_setup_ends_where_cuda_was_asked_for_and_cannot_be(setup_py, monkeypatch
     monkeypatch.setattr('torch.version.cuda', '12.8')
     with pytest.raises(SystemExit, match='cannot be compiled for CUDA: there is no /nowhere/bin/nvcc'):
         setup_py('bdist_wheel')
+
+
+def test_a_wheel_has_the_files_that_the_package_reads() -> None:
+    patterns = PYPROJECT['tool']['setuptools']['package-data']['bioattn_mm']
+    folder = ROOT / 'bioattn_mm'
+    read = {path for path in folder.rglob('*') if path.suffix in ('.jpg', '.png', '.json', '.css', '.js', '.txt')}
+    assert read and read <= {path for pattern in patterns for path in folder.glob(pattern)}
