@@ -9,12 +9,14 @@
 namespace bioattn_mm::BIOATTN_ISA::peripheral_attention {
 namespace {
 
-// Convolutions keep kGroup x kColumns sums in half of the registers.
+// Convolutions and matrix products keep kGroup x kColumns sums in half of the registers.
 constexpr int64_t kGroup = 4, kColumns = kRegisters / 2 / kGroup * kVectorBytes / sizeof(float);
+constexpr int64_t kHalfColumns = kColumns / 2;  // the fewest columns of a matrix that are computed together
+constexpr int64_t kSteps = 128;                 // steps of a matrix product for which its second factor stays in L1
 constexpr int64_t kTaps = 9;
 constexpr int64_t kPositions = 16;       // positions that a step of the other loops computes
 constexpr int64_t kChunk = 1024;         // positions for which the operands of weight gradients stay in L1
-constexpr int64_t kQueries = 64;         // queries of a block
+constexpr int64_t kQueries = 32;         // queries of a block
 constexpr int64_t kBandPairs = 1 << 20;  // pairs of query and key, of all heads, in a band of the backward pass
 constexpr int64_t kSlices = 4;           // parts of a band whose gradients of the plane are summed separately
 constexpr int64_t kKeys = 512;           // keys whose gradients are a task of their own
@@ -54,6 +56,9 @@ struct Sizes {
   int64_t gradient_start = round_up(margin, kPositions);
   // The elements of a channel in the flat arrays, margin included.
   int64_t stride = round_up(window, kColumns) + gradient_start + kPositions;
+  int64_t padded_dims = round_up(head_dims, kHalfColumns);  // columns of matrices of tokens
+  // Rows over the keys are some more than whole blocks: at a distance of a power of two they would share cache sets.
+  int64_t key_blocks = divide_up(tokens, kColumns), key_stride = key_blocks * kColumns + kPositions;
 };
 
 // log(1 + x) for 0 <= x <= 1 to a unit in the last place, by the series of 2 artanh(x / (x + 2)).
@@ -118,6 +123,59 @@ BIOATTN_KERNEL void convolve(
   }
 }
 
+// c = a b, or c += a b, with a (rows, steps), b (steps, columns); rows in kGroup, columns in kHalfColumns.
+template <typename T>
+struct Product {
+  const T* a;
+  int64_t row_stride, step_stride;
+  const T* b;
+  int64_t b_stride, block_stride;  // distance of steps, and of blocks of kColumns columns
+  T* c;
+  int64_t c_stride;
+  int64_t rows, steps, columns;
+  bool add;
+};
+
+template <int64_t columns, typename T>
+BIOATTN_INLINE void multiply_block(const Product<T>& task, const T* a, const T* b, T* c, int64_t steps, bool add) {
+  const int64_t row_stride = task.row_stride, c_stride = task.c_stride;
+  T sum[kGroup][columns];
+  for (int64_t row = 0; row < kGroup; ++row) {
+#pragma omp simd
+    for (int64_t k = 0; k < columns; ++k) sum[row][k] = add ? c[row * c_stride + k] : T(0);
+  }
+  for (int64_t step = 0; step < steps; ++step, a += task.step_stride, b += task.b_stride) {
+    for (int64_t row = 0; row < kGroup; ++row) {
+      const T factor = a[row * row_stride];
+#pragma omp simd
+      for (int64_t k = 0; k < columns; ++k) sum[row][k] += factor * b[k];
+    }
+  }
+  for (int64_t row = 0; row < kGroup; ++row) {
+#pragma omp simd
+    for (int64_t k = 0; k < columns; ++k) c[row * c_stride + k] = sum[row][k];
+  }
+}
+
+template <typename T>
+BIOATTN_KERNEL void multiply(const Product<T> task) {
+  for (int64_t column = 0; column < task.columns; column += kColumns) {
+    for (int64_t first = 0; first < task.steps; first += kSteps) {
+      const T* b = task.b + column / kColumns * task.block_stride + first * task.b_stride;
+      const int64_t steps = std::min(kSteps, task.steps - first);
+      const bool add = task.add || first > 0;
+      for (int64_t row = 0; row < task.rows; row += kGroup) {
+        const T* a = task.a + row * task.row_stride + first * task.step_stride;
+        T* c = task.c + row * task.c_stride + column;
+        if (task.columns - column >= kColumns)
+          multiply_block<kColumns>(task, a, b, c, steps, add);
+        else
+          multiply_block<kHalfColumns>(task, a, b, c, steps, add);
+      }
+    }
+  }
+}
+
 // Computes the second instance norm of a query and head, and log Phi_p, (H * W) both. Returns 1 / deviation.
 template <typename T>
 BIOATTN_KERNEL T compute_norm(const Sizes& s, const T* convolved, T weight, T bias, T eps, T* x, T* log_phi) {
@@ -160,11 +218,11 @@ BIOATTN_KERNEL void compute_grad_norm(
   }
 }
 
-// Turns logits without log_phi, (queries, tokens), into exponentials; `scale` is one over their sum.
+// Turns logits without log_phi, (queries, key_stride), into exponentials; `scale` is one over their sum.
 template <typename T>
 BIOATTN_KERNEL void compute_softmax(
     const Sizes& s, const T* log_phi, T* logits, T* scale, T* logsumexp, int64_t queries) {
-  for (int64_t query = 0; query < queries; ++query, log_phi += s.tokens, logits += s.tokens) {
+  for (int64_t query = 0; query < queries; ++query, log_phi += s.key_stride, logits += s.key_stride) {
     T highest = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : highest)
     for (int64_t k = 0; k < s.tokens; ++k) {
@@ -194,7 +252,7 @@ BIOATTN_KERNEL void compute_grad_softmax(
       grad[k] = weights[k] * (grad[k] - mean);
       grad_log_phi[k] += grad[k];
     }
-    log_phi += s.tokens, weights += s.tokens, grad += s.tokens, grad_log_phi += s.tokens;
+    log_phi += s.key_stride, weights += s.key_stride, grad += s.key_stride, grad_log_phi += s.key_stride;
   }
 }
 
@@ -256,11 +314,6 @@ struct Buffer {
   explicit Buffer(int64_t size)
       : tensor(zeros({size}, on_cpu(scalar_type_of<T>))), data(tensor.mutable_data_ptr<T>()) {}
 
-  // A part of it as a matrix, from the element `first` on.
-  Tensor matrix(int64_t first, int64_t rows, int64_t columns) const {
-    return tensor.narrow(0, first, rows * columns).view({rows, columns});
-  }
-
   Tensor tensor;
   T* data;
 };
@@ -309,15 +362,38 @@ struct Position {
   const T *norm_weight = DataOf{inputs.norm_weight}, *norm_bias = DataOf{inputs.norm_bias};
 };
 
-// The matrix (H * W, d) of an image and head in a tensor (B, heads, H * W, d).
-Tensor matrix_of(const Tensor& tensor, int64_t image, int64_t head) {
-  return tensor.select(0, image).select(0, head);
+// Tokens as the second factor of a product over their channels: (B, heads, key_blocks, d, kColumns).
+Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
+  return pad(tokens, {0, 0, 0, s.key_blocks * kColumns - s.tokens})
+      .view({s.batch, s.heads, s.key_blocks, kColumns, s.head_dims})
+      .transpose(3, 4)
+      .contiguous();
 }
 
-// Writes the product of two matrices to `product`, by PyTorch. In a task it runs on one thread.
-void multiply(const Tensor& a, const Tensor& b, const Tensor& product) {
-  using Stable = const torch::stable::Tensor&;
-  call("aten::mm", "out", static_cast<Stable>(a), static_cast<Stable>(b), static_cast<Stable>(product));
+Tensor rows_of(const Tensor& tokens, const Sizes& s) { return pad(tokens, {0, s.padded_dims - s.head_dims}); }
+
+// The first element of a tensor (B, heads, ...) that belongs to an image and head.
+template <typename T>
+const T* head_of(const Tensor& tensor, int64_t image, int64_t head) {
+  return tensor.const_data_ptr<T>() + image * tensor.stride(0) + head * tensor.stride(1);
+}
+
+// Writes the products, (queries, key_stride), of some queries with all keys in `blocks_of`.
+template <typename T>
+void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* key_blocks, T* products) {
+  multiply(
+      Product<T>{
+          queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
+          round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns), false});
+}
+
+// Writes the sums, (queries, padded_dims), of tokens in `rows_of`, weighted by (queries, key_stride).
+template <typename T>
+void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token_rows, T* sums) {
+  multiply(
+      Product<T>{
+          weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims,
+          round_up(number, kGroup), s.tokens, s.padded_dims, false});
 }
 
 template <typename T>
@@ -332,37 +408,38 @@ struct Workspace {
 
   const Sizes& s;
   Buffer<T> activation{s.hidden * s.stride}, convolved{s.head_groups * kGroup * s.stride};  // flat
-  Buffer<T> query{kQueries * s.head_dims}, sums{kQueries * s.head_dims};
+  Buffer<T> query{kQueries * s.head_dims}, sums{kQueries * s.padded_dims};
 };
 
 template <typename T>
 void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor& logsumexp) {
   const Sizes s(inputs);
   const Position<T> position(inputs, s, eps);
+  const Tensor keys = blocks_of(inputs.key, s), values = rows_of(inputs.value, s);
   const T* query_data = inputs.query.const_data_ptr<T>();
   T *output_data = output.mutable_data_ptr<T>(), *logsumexp_data = logsumexp.mutable_data_ptr<T>();
   parallel_for(0, divide_up(s.tokens, kQueries), 1, [&](int64_t begin, int64_t end) {
     Workspace<T> work(s);
-    Buffer<T> log_phi(s.heads * kQueries * s.tokens), logits(kQueries * s.tokens), scale(kQueries);
+    Buffer<T> log_phi(s.heads * kQueries * s.key_stride), logits(kQueries * s.key_stride), scale(kQueries);
     for (int64_t first = begin * kQueries; first < std::min(end * kQueries, s.tokens); first += kQueries) {
       const int64_t queries = std::min(kQueries, s.tokens - first);
       for (int64_t number = 0; number < queries; ++number) {
         position.convolve_window(first + number, work.activation.data, work.convolved.data);
         for (int64_t head = 0; head < s.heads; ++head)
           position.compute_log_phi(
-              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.tokens);
+              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride);
       }
       for (int64_t image = 0; image < s.batch; ++image) {
         for (int64_t head = 0; head < s.heads; ++head) {
           const int64_t d = s.head_dims, token = s.token(image, head, first);
           scale_to(work.query.data, query_data + token * d, queries * d, T(s.logit_scale));
-          const Tensor weights = logits.matrix(0, queries, s.tokens);
-          multiply(work.query.matrix(0, queries, d), matrix_of(inputs.key, image, head).transpose(0, 1), weights);
-          const T* of_head = log_phi.data + head * kQueries * s.tokens;
+          multiply_keys(s, work.query.data, queries, head_of<T>(keys, image, head), logits.data);
+          const T* of_head = log_phi.data + head * kQueries * s.key_stride;
           compute_softmax(s, of_head, logits.data, scale.data, logsumexp_data + token, queries);
-          multiply(weights, matrix_of(inputs.value, image, head), work.sums.matrix(0, queries, d));
+          sum_tokens(s, logits.data, queries, head_of<T>(values, image, head), work.sums.data);
           for (int64_t number = 0; number < queries; ++number)
-            scale_to(output_data + (token + number) * d, work.sums.data + number * d, d, scale.data[number]);
+            scale_to(
+                output_data + (token + number) * d, work.sums.data + number * s.padded_dims, d, scale.data[number]);
         }
       }
     }
@@ -389,6 +466,8 @@ class Backward {
       compute_convolution_gradients();
       add_position_gradients();
     }
+    grad_.key = grad_key_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
+    grad_.value = grad_value_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
     grad_.plane =
         grad_plane_.sum({0}).narrow(1, 0, s_.plane_stride - kPositions).reshape(grad_.plane.sizes()).contiguous();
     const Tensor weight = grad_weight_.sum({0})
@@ -403,7 +482,7 @@ class Backward {
 
  private:
   // The index of a head and query in the arrays of the band.
-  int64_t row(int64_t head, int64_t number) const { return (head * band_ + number) * s_.tokens; }
+  int64_t row(int64_t head, int64_t number) const { return (head * band_ + number) * s_.key_stride; }
 
   // The gradients of the convolution's output for a query and head, which lie between zeros.
   T* grad_convolved(int64_t number, int64_t head) const {
@@ -427,7 +506,7 @@ class Backward {
   // Computes the gradients of the band's queries and logits, and its weights.
   void compute_query_gradients(int64_t image) {
     const int64_t d = s_.head_dims, blocks = divide_up(queries_, kQueries);
-    const T *query = DataOf{inputs_.query}, *logsumexp = DataOf{logsumexp_};
+    const T *query = DataOf{inputs_.query}, *grad_output = DataOf{grad_output_}, *logsumexp = DataOf{logsumexp_};
     T* grad_query = DataOf{grad_.query};
     parallel_for(0, s_.heads * blocks, 1, [&](int64_t begin, int64_t end) {
       Workspace<T> work(s_);
@@ -436,34 +515,37 @@ class Backward {
         const int64_t queries = std::min(kQueries, queries_ - start), index = row(head, start);
         const int64_t token = s_.token(image, head, first_ + start);
         scale_to(work.query.data, query + token * d, queries * d, T(s_.logit_scale));
-        const Tensor keys = matrix_of(inputs_.key, image, head), values = matrix_of(inputs_.value, image, head);
-        const Tensor grad_output = matrix_of(grad_output_, image, head).narrow(0, first_ + start, queries);
-        const Tensor grad_logits = grad_logits_.matrix(index, queries, s_.tokens);
-        multiply(work.query.matrix(0, queries, d), keys.transpose(0, 1), weights_.matrix(index, queries, s_.tokens));
-        multiply(grad_output, values.transpose(0, 1), grad_logits);
+        multiply_keys(s_, work.query.data, queries, head_of<T>(key_blocks_, image, head), weights_.data + index);
+        std::copy_n(grad_output + token * d, queries * d, work.query.data);
+        multiply_keys(
+            s_, work.query.data, queries, head_of<T>(value_blocks_, image, head), grad_logits_.data + index);
         compute_grad_softmax(
             s_, log_phi_.data + index, logsumexp + token, weights_.data + index, grad_logits_.data + index,
             grad_log_phi_.data + index, queries);
-        multiply(grad_logits, keys, work.sums.matrix(0, queries, d));
-        scale_to(grad_query + token * d, work.sums.data, queries * d, T(s_.logit_scale));
+        sum_tokens(s_, grad_logits_.data + index, queries, head_of<T>(key_rows_, image, head), work.sums.data);
+        for (int64_t number = 0; number < queries; ++number)
+          scale_to(grad_query + (token + number) * d, work.sums.data + number * s_.padded_dims, d, T(s_.logit_scale));
       }
     });
   }
 
   void add_key_value_gradients(int64_t image) {
-    const int64_t ranges = divide_up(s_.tokens, kKeys), d = s_.head_dims;
+    const int64_t ranges = divide_up(s_.tokens, kKeys);
+    T *grad_key = grad_key_.mutable_data_ptr<T>(), *grad_value = grad_value_.mutable_data_ptr<T>();
     parallel_for(0, s_.heads * ranges, 1, [&](int64_t begin, int64_t end) {
-      Buffer<T> sums(kKeys * d);
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t head = task / ranges, start = task % ranges * kKeys, keys = std::min(kKeys, s_.tokens - start);
-        const auto add = [&](const Buffer<T>& weights, const Tensor& tokens, T scale, T* gradient) {
-          const Tensor of_keys = weights.matrix(row(head, 0), queries_, s_.tokens).narrow(1, start, keys);
-          const Tensor of_queries = matrix_of(tokens, image, head).narrow(0, first_, queries_);
-          multiply(of_keys.transpose(0, 1), of_queries, sums.matrix(0, keys, d));
-          add_scaled(gradient + s_.token(image, head, start) * d, scale, sums.data, keys * d);
+        const int64_t head = task / ranges, start = task % ranges * kKeys;
+        const int64_t rows = round_up(std::min(kKeys, s_.tokens - start), kGroup), index = row(head, 0) + start;
+        const int64_t target = image * grad_key_.stride(0) + head * grad_key_.stride(1) + start * s_.padded_dims;
+        const auto add = [&](const T* weights, const Tensor& tokens, T* sums) {
+          const T* first = head_of<T>(tokens, image, head) + first_ * s_.padded_dims;
+          multiply(
+              Product<T>{
+                  weights + index, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims,
+                  rows, queries_, s_.padded_dims, true});
         };
-        add(grad_logits_, inputs_.query, T(s_.logit_scale), DataOf{grad_.key});
-        add(weights_, grad_output_, T(1), DataOf{grad_.value});
+        add(grad_logits_.data, query_rows_, grad_key);
+        add(weights_.data, grad_output_rows_, grad_value);
       }
     });
   }
@@ -530,11 +612,14 @@ class Backward {
       kQueries *
       std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries));
   int64_t first_ = 0, queries_ = 0;
+  const Tensor key_blocks_ = blocks_of(inputs_.key, s_), value_blocks_ = blocks_of(inputs_.value, s_);
+  const Tensor key_rows_ = rows_of(inputs_.key, s_), grad_output_rows_ = rows_of(grad_output_, s_);
+  const Tensor query_rows_ = rows_of(multiply_by(inputs_.query, s_.logit_scale), s_);
   // These weights convolve gradients back: inputs and outputs are exchanged, and directions reversed.
   const Tensor transposed_weight_ = grouped_weights(inputs_.conv_weight.flatten(2).flip({2}).transpose(0, 1));
   const Buffer<T> inside_{round_up(s_.pitch, kPositions)};
-  // These are of one band: (heads, queries, tokens), (heads, queries), (queries, head_groups * kGroup, stride).
-  const int64_t rows_ = s_.heads * band_ * s_.tokens;
+  // These are of one band: (heads, queries, key_stride), (heads, queries), (queries, head_groups * kGroup, stride).
+  const int64_t rows_ = s_.heads * band_ * s_.key_stride;
   const Buffer<T> normalized_{rows_}, log_phi_{rows_}, grad_log_phi_{rows_}, weights_{rows_}, grad_logits_{rows_};
   const Buffer<T> inverse_deviation_{s_.heads * band_}, grad_convolved_{band_ * s_.head_groups * kGroup * s_.stride};
   PeripheralInputs grad_ = inputs_.map(zeros_like);
@@ -544,6 +629,8 @@ class Backward {
       zeros({kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3}, options_.dtype(kDouble));
   const Tensor grad_norm_weight_ = empty({s_.heads, s_.tokens}, options_),
                grad_norm_bias_ = empty_like(grad_norm_weight_);
+  const Tensor grad_key_ = zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, options_);
+  const Tensor grad_value_ = zeros_like(grad_key_);
 };
 
 }  // namespace
