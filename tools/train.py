@@ -275,19 +275,19 @@ def log_next_commands(runner: Runner | FlexibleRunner) -> None:
     checkpoint = best or latest_checkpoint(runner.work_dir)
     if checkpoint is None:
         return
-    files = [str(Path(runner.work_dir, Path(runner.cfg.filename).name)), str(checkpoint)]
-    tools = [str(Path(__file__).with_name(f'{name}.py')) for name in ('test', 'predict')]
-    *files, test, predict = (
-        path if '://' in path else min(path, os.path.relpath(path), key=len) for path in [*files, *tools]
-    )
+
+    def shortest(path: object) -> str:
+        return str(path) if '://' in str(path) else min(str(path), os.path.relpath(path), key=len)
+
+    def tool(name: str) -> list[str]:
+        return (
+            ['bioattn', name] if ToolParser.command else ['python', shortest(Path(__file__).with_name(f'{name}.py'))]
+        )
+
+    files = [shortest(Path(runner.work_dir, Path(runner.cfg.filename).name)), shortest(checkpoint)]
     score = f', {known["best_score"]:.4g}' if 'best_score' in known else ''
     lines = [f'{"best" if best else "latest"} checkpoint{score}: {files[1]}', 'next:']
-    programs = (
-        [['bioattn', 'test'], ['bioattn', 'predict']]
-        if ToolParser.command
-        else [['python', test], ['python', predict]]
-    )
-    lines += [f'  {shlex.join([*program, *files])}{image}' for program, image in zip(programs, ('', ' IMAGE'))]
+    lines += [f'  {shlex.join([*tool("test"), *files])}', f'  {shlex.join([*tool("predict"), *files])} IMAGE']
     runner.logger.info('\n'.join(['', *lines]))
 
 

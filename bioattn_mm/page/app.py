@@ -67,11 +67,11 @@ class Page:
         title: Heading, such as the names of config and checkpoint.
 
     Attributes:
-        blocks: Gradio's app.
+        blocks: Gradio's app, which may read `example_paths`.
     """
 
     def __init__(self, explorer: Explorer, title: str) -> None:
-        self.explorer = explorer
+        self.explorer, self.example_paths = explorer, [str(path) for path in explorer.examples()]
         is_detector = explorer.predictor.task == 'detection'
         layers, outputs = list(explorer.layers), explorer.outputs
         with gr.Blocks(title=title, analytics_enabled=False, delete_cache=CLEANING, fill_width=True) as self.blocks:
@@ -80,7 +80,7 @@ class Page:
             with gr.Row():
                 with gr.Column(scale=2, min_width=240):
                     self.upload = gr.File(label='Image', file_types=['image'], height=130, elem_id='upload')
-                    images = [[str(path)] for path in explorer.examples()]
+                    images = [[path] for path in self.example_paths]
                     self.examples = gr.Dataset(
                         label='Examples', components=['image'], samples=images, elem_id='examples'
                     )

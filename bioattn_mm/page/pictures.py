@@ -15,7 +15,7 @@ from ..runtime.predictions import INSTANCE_OFFSET, Detections, Panoptic, Result,
 
 # Longer side of the pictures, in pixels. Small images are enlarged: browsers would show them small.
 LONGER_SIDE = 800
-# What the pointer points at is outlined in steps of this many pixels of a picture.
+# Outlines of classes, which the pointer shows, follow a picture in steps of this many pixels.
 STEP = 2
 # Contributions of single pixels to a receptive field are noisy: the mean of blocks of this side, in pixels, is shown.
 BLOCK = 4

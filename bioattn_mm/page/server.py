@@ -52,13 +52,13 @@ def serving(
         # A web site that a user visits may have its name resolved to this machine (DNS rebinding), and then sends its
         # own name as the host. Requests of other sites to this host are refused by Gradio itself.
         names = ['*'] if host not in LOOPBACK and not other_hosts else [host, *LOOPBACK, *other_hosts]
-        page = Page(explorer, title).blocks
-        stack.callback(page.close, verbose=False)
-        _, url, _ = page.queue(max_size=MAX_WAITING).launch(
+        page = Page(explorer, title)
+        stack.callback(page.blocks.close, verbose=False)
+        _, url, _ = page.blocks.queue(max_size=MAX_WAITING).launch(
             server_name=host,
             server_port=port,
             max_file_size=max_upload,
-            allowed_paths=[str(path) for path in explorer.examples()],
+            allowed_paths=page.example_paths,
             app_kwargs=dict(middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names)]),
             theme=THEME,
             css=CSS,

@@ -16,7 +16,7 @@ from ..data.skipping import SkippingPipeline, leaf_datasets, name_bad_files_of
 from ..errors import InputError
 from ..registry import HOOKS
 
-# What is a prediction in a data sample, by how its name begins.
+# The names of predictions in a data sample begin with these.
 PREDICTED = ('pred', 'seg_logits')
 
 

@@ -25,7 +25,7 @@ from .health import health, health_table, read_lines
 
 # Name of the file in the work dir.
 FILE = 'steps.jsonl'
-# What a metric that is not finite means.
+# A metric that is not finite means this.
 NO_METRIC = 'there was nothing to compare with, such as when no pixel of the images is labelled'
 
 

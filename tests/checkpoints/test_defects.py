@@ -167,7 +167,7 @@ def check(name: str, way: str, rng: random.Random, trained: Path, whole: dict) -
     )
     if caught is not None:
         assert expected != SAME, f'{what}: {caught}'
-        # What the first step finds is said without the file.
+        # The first step finds it where the file is not known any more.
         assert (path in caught or name in ('large values', *OF_STATE)) and len(caught.splitlines()) == 1, (
             f'{what}: {caught}'
         )

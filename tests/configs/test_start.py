@@ -14,7 +14,7 @@ from tests.systems.real_picture import real_picture
 
 from .reading import ABLATIONS, CONFIGS, parse
 
-# What is no matter of the attention. Blocks after the last output are not built, where there is a choice.
+# These arguments are no matter of the attention. Blocks after the last output are not built, where there is a choice.
 ELSEWHERE = ('init_cfg', 'drop_path_rate', 'out_indices', 'out_type', 'frozen_stages', 'with_cp', 'img_size', 'arch')
 # The instance norms of Phi_p subtract its biases, and softmax one that all keys have.
 WITHOUT_EFFECT = ('conv1.bias', 'conv2.bias', 'convs.0.bias', 'convs.1.bias', 'position_bias.fc2.bias')

@@ -97,7 +97,7 @@ def test_detector(image: str, root: Path, tmp_path: Path) -> None:
     assert (drawn == pictures.draw_prediction(picture, kept, size, predictor, 1.0)).all()
     # The prediction itself stays as it was.
     assert (kept.boxes == boxes).all() and kept.masks.shape[1:] == size
-    # Without masks the boxes have the names; the smallest lie on top.
+    # Boxes have the names where there are no masks; the smallest lie on top.
     box, inner = np.float32([[0, 0, 60, 20], [15, 5, 30, 10]]), dict(scores=np.float32([0.5, 0.25]), masks=None)
     page = pictures.with_names(picture, Detections(box[::-1], labels=np.array([1, 0]), **inner), size, ['a<b', 'c'])
     first, second = re.findall('<polygon points="(.*?)"><title>(.*?)</title>', page)

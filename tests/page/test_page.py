@@ -74,7 +74,7 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     assert page.locator(f'#attention {PICTURE}').count() == 0
     with_layer = pixels(page, 'prediction')
 
-    # Without opacity it is the image itself.
+    # A prediction without opacity shows the image itself.
     page.locator('#opacity input[type=range]').click(position=dict(x=1, y=5))
     first = wait_for_change(page, 'prediction', first)
     plain = pixels(page, 'prediction')

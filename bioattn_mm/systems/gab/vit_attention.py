@@ -15,7 +15,7 @@ from ..common.grid import Grid
 from ..common.heads import split_heads
 from .gaussian_bias import GaussianBias
 
-# Of timm's MLP of the offset.
+# timm's MLP of the offset has this width and dropout.
 HIDDEN_DIMS, DROPOUT = 128, 0.125
 
 

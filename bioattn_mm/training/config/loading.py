@@ -72,7 +72,7 @@ def load_config(
         raise InputError('--shards has the data of a config: leave out --data and --test-set')
     options, trains = cfg_options or {}, 'train_dataloader' in dataloaders
 
-    # What the command line names as a whole.
+    # Arguments that change many values come first, because single values win over them.
     config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path), backbone)
     if backbone:
         use_backbone(config, backbone)
@@ -106,7 +106,7 @@ def load_config(
         check_optimizer(config)
         check_num_classes(config)
 
-    # What needs the data, and the number of processes.
+    # These steps need the data that the config names by now, and the number of processes.
     if shards:
         use_shards(config, shards, dataloaders)
     check_data(config, dataloaders)

@@ -180,7 +180,7 @@ BOLT = [(1, [24, 16, 28.8, 19.2])]
 OF_COCO = [(1, [5, 6, 30, 20]), (2, [15, 14, 30, 20])]
 OF_VOC = [(1, [20, 10, 30, 20])]
 THREE_OF_FOUR, FIVE_OF_SIX = dict(train=3, val=1), dict(train=5, val=1)
-# What is written: the numbers of images of the splits, the objects of the first training image, and what is said.
+# A row has what is written: the number of images of each split, objects of the first training image, what is said.
 READ = {
     'splits of VOC': (voc_lists, dict(train=3, val=2, test=1), OF_VOC, ''),
     'splits of VOC in quotes': (lambda folder: voc_lists(folder, '"'), dict(train=3, val=2, test=1), OF_VOC, ''),

@@ -311,7 +311,7 @@ BIOATTN_INLINE void sum_blocks(
 template <typename T, typename Element, typename FirstTime, typename Again>
 BIOATTN_INLINE void sum_rows(
     T* sums, int64_t steps, const Element* rows, int64_t channels, const FirstTime& first_time, const Again& again,
-    Element* packed) {
+    Element* packed = nullptr) {
   if constexpr (kTiles<Element>) {
     for (int64_t step = 0; step < steps; ++step) store(packed + step * kQueries<T>, first_time(step));
     multiply_tiles(sums, rows, steps, packed, kQueries<T>, round_up(channels, kPadded), kQueries<T>, steps, false);
@@ -734,7 +734,7 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
 template <typename T>
 BIOATTN_KERNEL void sum_rows_of_written(T* sums, int64_t steps, const T* rows, int64_t channels, const T* written) {
   const auto factors = [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, written); };
-  sum_rows(sums, steps, rows, channels, factors, factors, sums);
+  sum_rows(sums, steps, rows, channels, factors, factors);
 }
 
 // The backward pass of a group but for keys and values, whose factors go to `window` and `outer`.

@@ -1,4 +1,4 @@
-// What a warp computes together, in the tensor cores' layout: small matrix products, sums, copies to shared memory.
+// A warp computes these together, in the tensor cores' layout: small matrix products, sums, copies to shared memory.
 //
 // Matrices are spread over a warp as mma.sync expects. With g = lane / 4 and t = lane % 4, a lane holds:
 // of an accumulator (16 x 8) rows g and g + 8 at columns 2t and 2t + 1, as c[0], c[1] and c[2], c[3];
