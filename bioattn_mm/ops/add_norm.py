@@ -10,6 +10,8 @@ from .registration import differentiable
 
 # The most channels of the CUDA kernels: of their sums over the tokens, shared memory has to hold those of a warp.
 MAX_CHANNELS = 4096
+# The fewest channels of the CPU's: a vector of the widest, 64 bytes.
+MIN_CHANNELS = 16
 
 
 def add_norm(
@@ -24,7 +26,7 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """`sum = x + factor * (branch + branch_bias)`, and its LayerNorm, without autocast.
 
-    The CUDA kernels compute in float32, and round the two results alone.
+    The kernels compute in float32, and round the two results alone.
 
     Args:
         x: Tokens, (B, H, W, C), float16, bfloat16, float32 or float64.
@@ -34,7 +36,8 @@ def add_norm(
         eps: What the norm adds to the variance.
         factor: Factor of each image's branch, (B,), float32 or for float64 float64, without gradient; None for 1.
         branch_bias: (C,), the bias of the linear layer that gave `branch`.
-        backend: 'cuda' (one launch; C even and at most 4096, no float64) or 'reference'; see `choose_backend`.
+        backend: 'cpu' (float32 and bfloat16, C at least 16), 'cuda' (one launch; C even and at most 4096, no
+            float64) or 'reference'; see `choose_backend`.
 
     Returns:
         The sum and the normalised sum, (B, H, W, C) in the dtype of `x`.
@@ -48,6 +51,8 @@ def add_norm(
     check_fits('x', x, x.dtype, branch=(branch, x.shape), **of_channels)
     check_fits('x', x, torch.promote_types(x.dtype, torch.float32), factor=(factor, x.shape[:1]))
     if choose_backend(x.device, backend, why_not_norm(x, 'add_norm')) != 'reference':
+        if x.device.type == 'cpu':
+            weight, bias = weight.float(), bias.float()
         output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
         return total, output
     branch = branch if branch_bias is None else branch + branch_bias
@@ -60,7 +65,11 @@ def add_norm(
 def why_not_norm(x: Tensor, name: str) -> str | None:
     """Why no kernel of an operator with a LayerNorm takes `x`; None if one does."""
     if x.device.type == 'cpu':
-        return f'{name} is compiled for CUDA alone'
+        if name != 'add_norm':
+            return f'{name} is compiled for CUDA alone'
+        fits = x.dtype in (torch.float32, torch.bfloat16) and x.shape[-1] >= MIN_CHANNELS
+        expected = f'{name} on the CPU takes float32 and bfloat16 of at least {MIN_CHANNELS} channels'
+        return None if fits else f'{expected}, got {x.dtype} of {x.shape[-1]}'
     if x.dtype == torch.float64:
         return f'{name} on CUDA takes float32, float16 and bfloat16, got float64'
     if x.shape[-1] % 2 or x.shape[-1] > MAX_CHANNELS:

@@ -65,7 +65,8 @@ OPERATORS: dict[str, Shapes] = dict(
 GRADIENTS: dict[str, dict[str, Callable[[dict], Tensor]]] = dict(
     add_norm={
         **dict.fromkeys(('x', 'branch'), lambda given: _like(given['sum'])[0]),
-        **dict.fromkeys(('branch_bias', 'bias'), lambda given: _like(given['weight'])[0]),
+        'branch_bias': lambda given: given['sum'].new_empty(given['sum'].shape[3]),
+        'bias': lambda given: _like(given['weight'])[0],
     },
     gated_convolution=dict(x_bias=lambda given: given['bias'].new_empty(given['x'].shape[3])),
     gelu_pool_norm=dict(bias=lambda given: _like(given['weight'])[0]),

@@ -151,6 +151,27 @@ def test_without_what_may_be_left_out(operator: Callable[[str], Run]) -> None:
     check_against_pytorch('add_norm', inputs, operator('add_norm'), first=1)  # the sum is not used
 
 
+@needs_library
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        dict(grid=(1, 1), channels=16),
+        dict(grid=(70, 33), channels=70),  # several blocks of tokens, and vectors that overlap
+        dict(channels=70, dtype=torch.bfloat16),
+        dict(batch=0, channels=16),
+    ],
+    ids=str,
+)
+def test_the_kernels_of_the_cpu(sizes: dict) -> None:
+    def on_the_cpu(*inputs: Tensor | None) -> tuple[Tensor, ...]:
+        return run('add_norm', *inputs, backend='cpu')
+
+    inputs = make_inputs('add_norm', **sizes)
+    check_against_pytorch('add_norm', inputs, on_the_cpu)
+    check_against_pytorch('add_norm', [*inputs[:4], None, None], on_the_cpu)
+    check_against_pytorch('add_norm', inputs, on_the_cpu, first=1)
+
+
 @every_operator
 def test_any_memory_layout(name: str, operator: Callable[[str], Run]) -> None:
     inputs = make_inputs(name, dtype=torch.bfloat16)
@@ -180,20 +201,30 @@ def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
 
 @needs_library
 @pytest.mark.parametrize(
-    ('name', 'sizes', 'message'),
+    ('name', 'of_cpu', 'sizes', 'message'),
     [
-        ('add_norm', dict(channels=5), 'add_norm on CUDA takes an even number of channels up to 4096, got 5'),
-        ('gelu_pool_norm', dict(pooled=(3, 3)), r'takes a grid that divides that of x, got \(3, 3\) and \(4, 9\)'),
+        (
+            'add_norm',
+            'on the CPU takes float32 and bfloat16 of at least 16 channels, got torch.float32 of 6',
+            dict(channels=5),
+            'add_norm on CUDA takes an even number of channels up to 4096, got 5',
+        ),
+        (
+            'gelu_pool_norm',
+            'is compiled for CUDA alone',
+            dict(pooled=(3, 3)),
+            r'takes a grid that divides that of x, got \(3, 3\) and \(4, 9\)',
+        ),
     ],
 )
-def test_the_cpu_has_the_formula_alone_and_a_gpu_what_its_kernels_take(
-    name: str, sizes: dict, message: str, monkeypatch: pytest.MonkeyPatch
+def test_what_kernels_take(
+    name: str, of_cpu: str, sizes: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensors without data stand for those on a GPU."""
     inputs = make_inputs(name)
     for result, want in zip(run(name, *inputs, backend=None), run(name, *inputs), strict=True):
         assert torch.equal(result, want)
-    with pytest.raises(ValueError, match=f"'cpu' cannot run: {name} is compiled for CUDA alone"):
+    with pytest.raises(ValueError, match=f"'cpu' cannot run: {name} {of_cpu}"):
         run(name, *inputs, backend='cpu')
     monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
 

@@ -5,11 +5,20 @@
 
 namespace bioattn_mm {
 
+// The dtype of the norm's parameters: on the CPU they are float32, as under PyTorch's autocast.
+inline ScalarType dtype_of_norm(const Tensor& tokens) {
+  return tokens.device().is_cpu() ? kFloat : tokens.scalar_type();
+}
+
 inline ArgumentChecks check_add_norm_tokens(
     const char* name, const Tensor& tokens, const std::optional<Tensor>& factor, const Tensor& weight) {
   const ArgumentChecks arguments("add_norm", name, tokens, 4, "(B, H, W, C)", {kHalf, kBFloat16, kFloat});
+  check_value(
+      !tokens.device().is_cpu() || (tokens.scalar_type() != kHalf && tokens.size(3) >= 16),
+      "add_norm on the CPU takes 16 channels or more and no float16, got ", tokens.size(3), " of ",
+      tokens.scalar_type());
   if (factor) arguments.check("factor", *factor, {tokens.size(0)}, kFloat);
-  arguments.check("weight", weight, {tokens.size(3)});
+  arguments.check("weight", weight, {tokens.size(3)}, dtype_of_norm(tokens));
   return arguments;
 }
 
@@ -19,7 +28,7 @@ inline void check_add_norm(
   const ArgumentChecks arguments = check_add_norm_tokens("x", x, factor, weight);
   arguments.check("branch", branch, x.sizes());
   if (branch_bias) arguments.check("branch_bias", *branch_bias, {x.size(3)});
-  arguments.check("bias", bias, {x.size(3)});
+  arguments.check("bias", bias, {x.size(3)}, dtype_of_norm(x));
 }
 
 inline void check_add_norm_backward(
@@ -36,13 +45,15 @@ inline void check_add_norm_backward(
 using AddNormResults = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using AddNormGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// x and branch are (B, H, W, C), C even; branch_bias, weight and bias have their dtype, factor (B) is float32.
-AddNormResults add_norm_forward_cuda(
+// x and branch are (B, H, W, C), on CUDA C is even; branch_bias has their dtype, factor (B) is float32.
+using AddNormForward = AddNormResults(
     const Tensor& x, const Tensor& branch, const std::optional<Tensor>& branch_bias,
     const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps);
-AddNormGradients add_norm_backward_cuda(
+using AddNormBackward = AddNormGradients(
     const Tensor& grad_output, const std::optional<Tensor>& grad_sum, const Tensor& sum, const Tensor& mean,
     const Tensor& rstd, const std::optional<Tensor>& factor, const Tensor& weight);
+AddNormForward add_norm_forward_cuda;
+AddNormBackward add_norm_backward_cuda;
 
 // Raises a ValueError unless tokens (B, H, W, C) are divided into whole cells of (height, width) pooled ones.
 inline ArgumentChecks check_gelu_pool_norm_tokens(

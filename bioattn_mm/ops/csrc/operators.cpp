@@ -21,6 +21,8 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
+  library.impl("add_norm", boxed<cpu_kernel<&CpuKernels::add_norm_forward>, check_add_norm>);
+  library.impl("add_norm_backward", boxed<cpu_kernel<&CpuKernels::add_norm_backward>, check_add_norm_backward>);
   library.impl("aggregated_attention", boxed<of_aggregated_attention::forward, check_aggregated_attention>);
   library.impl(
       "aggregated_attention_backward", boxed<of_aggregated_attention::backward, check_aggregated_attention_backward>);

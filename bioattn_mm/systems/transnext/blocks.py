@@ -185,8 +185,8 @@ def _fits_kernels(block: Block, aggregates: bool, x: Tensor) -> bool:
 def _in_their_dtypes(values: list[Tensor], kinds: list[str], x: Tensor, dtype: torch.dtype) -> list[Tensor]:
     """Parameters as the functions take them, with one launch for all that are copied to a dtype."""
     full = torch.promote_types(dtype, torch.float32)
-    # LayerNorm takes float32 weights for bfloat16 tokens on the CPU alone.
-    wanted = dict(branch=dtype, full=full, norm=None if x.device.type == 'cpu' else x.dtype)
+    # Norms take float32 weights for bfloat16 tokens on the CPU alone.
+    wanted = dict(branch=dtype, full=full, norm=full if x.device.type == 'cpu' else x.dtype)
     targets = [wanted[kind] for kind in kinds]
     for target in {dtype, full, x.dtype}:
         found = [i for i, value in enumerate(values) if targets[i] is target and value.dtype != target]
@@ -211,7 +211,10 @@ def _of_attentions(
     pooled_grid = attentions[0].pooled_grid(grid)
     tables = tables_of(biases, grid, pooled_grid, columns[13:])
     scales = F.softplus(torch.stack(columns[12])).flatten(1).unbind()
-    options = attentions[0].pool_norm.eps, is_one_kernel and None not in map(size_of_cells, grid, pooled_grid)
+    options = (
+        attentions[0].pool_norm.eps,
+        is_one_kernel and _has_fused_pooling(x) and None not in map(size_of_cells, grid, pooled_grid),
+    )
     return [
         (*values[:8], scale, *values[8:10], *table, *values[10:12], *options)
         for values, scale, table in zip(own, scales, tables)
@@ -245,5 +248,10 @@ def _block(
 
 
 def _has_fused_norms(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether residuals and pooling run in one kernel with the norm after them, for branches of a dtype."""
-    return x.device.type != 'cpu' and x.dtype == dtype
+    """Whether residuals run in one kernel with the norm after them, for branches of a dtype."""
+    return x.dtype == dtype != torch.float64
+
+
+def _has_fused_pooling(x: Tensor) -> bool:
+    """Whether GELU and pooling run in one kernel with the norm after them."""
+    return x.device.type != 'cpu'

@@ -70,7 +70,7 @@ class Aggregate(torch.autograd.Function):
             of_pooled = of_pooled.flatten(0, 2).flatten(1)
             of_normed = (of_pooled @ key_value_weight).view(normed.shape)
             if ctx.pools_with_norm:
-                of_pool, of_pool_bias, of_norm_weight, of_norm_bias = OPERATORS.gelu_pool_norm_backward.default(
+                of_pool, _, of_norm_weight, of_norm_bias = OPERATORS.gelu_pool_norm_backward.default(
                     of_normed, to_pool, pool_bias, pooled, mean, rstd, norm_weight
                 )
                 of_pool = of_pool.flatten(0, 2)
@@ -79,14 +79,17 @@ class Aggregate(torch.autograd.Function):
                     of_normed, pooled, norm_weight.shape, mean, rstd, norm_weight, norm_bias, (True, True, True)
                 )
                 of_pool = OPERATORS.gelu_pool_backward.default(of_normed, to_pool).flatten(0, 2)
-                of_pool_bias = of_pool.sum(0)
-            of_key_value_weight = (of_key_value.T @ x).addmm_(of_pooled.T, normed.flatten(0, 2))
-            of_key_value_bias = of_key_value.sum(0)
+            # The three linear layers of the tokens as one: fewer and larger products.
+            of_layers = torch.cat((of_query, of_key_value, of_pool), 1)
+            of_x = of_layers @ torch.cat((query_weight, key_value_weight, pool_weight))
+            channels = x.shape[1]
+            widths = [channels, 2 * channels, channels]
+            of_query_weight, of_key_value_weight, of_pool_weight = torch.split_with_sizes(of_layers.T @ x, widths)
+            of_query_bias, of_key_value_bias, of_pool_bias = torch.split_with_sizes(of_layers.sum(0), widths)
+            of_key_value_weight.addmm_(of_pooled.T, normed.flatten(0, 2))
             of_key_value_bias += of_pooled.sum(0)
-            of_x = (of_query @ query_weight).addmm_(of_key_value, key_value_weight).addmm_(of_pool, pool_weight)
-            of_query_weight, of_pool_weight = of_query.T @ x, (of_pool.T @ x)[..., None, None]
-        of_linear = of_query_weight, of_query.sum(0), of_key_value_weight, of_key_value_bias
-        of_pooling = of_pool_weight, of_pool_bias, of_norm_weight, of_norm_bias
+        of_linear = of_query_weight, of_query_bias, of_key_value_weight, of_key_value_bias
+        of_pooling = of_pool_weight[..., None, None], of_pool_bias, of_norm_weight, of_norm_bias
         of_attention = of_scale, of_embedding, of_window, of_table, None, None, *of_tokens
         return of_x.view(grad.shape), *of_linear, *of_pooling, *of_attention, None, None
 

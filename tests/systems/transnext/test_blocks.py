@@ -1,7 +1,7 @@
 """The functions that compute a stage's blocks against its layers, which the other tests hold to the authors' code."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -102,26 +102,13 @@ def test_mixed_precision(with_cp: bool, by_functions: list[Tensor]) -> None:
         assert (got - want).norm() <= 1.2 * (other - want).norm() + 0.02 * want.norm() + 1e-4
 
 
-@pytest.fixture
-def fused_norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Names of calls of `add_norm` and `gelu_pool_norm`, which only CUDA has: formulas stand for them."""
-
-    def add_norm(x, branch, branch_bias, factor, weight, bias, eps):
-        called.append('add_norm')
-        total = x + (branch + branch_bias) * (1 if factor is None else factor[:, None, None, None])
-        output, mean, rstd = torch.native_layer_norm(total, weight.shape, weight, bias, eps)
-        return output, total, mean, rstd
-
-    def add_norm_backward(grad_output, grad_sum, total, mean, rstd, factor, weight):
-        x, *norm = torch.ops.aten.native_layer_norm_backward(
-            grad_output, total, weight.shape, mean, rstd, weight, weight, [True] * 3
-        )
-        x = x if grad_sum is None else x + grad_sum
-        branch = x if factor is None else x * factor[:, None, None, None]
-        return x, branch.clone(), branch.sum((0, 1, 2)), *norm
+@pytest.mark.parametrize('drop_path_rate', [0.0, 0.5])
+@pytest.mark.parametrize('size', [(64, 96), (75, 133)], ids=str)
+def test_norms_in_one_kernel(drop_path_rate: float, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Formulas stand for `gelu_pool_norm`, which only CUDA has."""
 
     def gelu_pool_norm(x, x_bias, weight, bias, height, width, eps):
-        called.append('gelu_pool_norm')
+        pools.append(x.shape)
         pooled = torch.ops.bioattn_mm.gelu_pool(x + x_bias, height, width)
         output, mean, rstd = torch.native_layer_norm(pooled, weight.shape, weight, bias, eps)
         return output, pooled, mean, rstd
@@ -133,24 +120,17 @@ def fused_norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         x = torch.ops.bioattn_mm.gelu_pool_backward(pooled, x + x_bias)
         return x, x.sum((0, 1, 2)), *norm
 
-    called, library = [], torch.library.Library('bioattn_mm', 'IMPL')
-    for kernel in (add_norm, add_norm_backward, gelu_pool_norm, gelu_pool_norm_backward):
-        library.impl(kernel.__name__, kernel, 'CPU')
-    monkeypatch.setattr(blocks, '_has_fused_norms', lambda x, dtype: x.dtype == dtype)
-    yield called
-    library._destroy()
-
-
-@pytest.mark.parametrize('drop_path_rate', [0.0, 0.5])
-@pytest.mark.parametrize('size', [(64, 96), (75, 133)], ids=str)
-def test_norms_in_one_kernel_as_on_a_gpu(
-    drop_path_rate: float, size: tuple[int, int], fused_norms: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pools, library = [], torch.library.Library('bioattn_mm', 'IMPL')
     backbone = model(drop_path_rate=drop_path_rate)
-    results, depth = step(backbone, size=size), sum(SMALL['depths'])
-    assert fused_norms.count('add_norm') == 2 * depth
+    try:
+        for kernel in (gelu_pool_norm, gelu_pool_norm_backward):
+            library.impl(kernel.__name__, kernel, 'CPU')
+        monkeypatch.setattr(blocks, '_has_fused_pooling', lambda x: True)
+        results = step(backbone, size=size)
+    finally:
+        library._destroy()
     # Pooling to a grid that divides that of the tokens.
-    assert fused_norms.count('gelu_pool_norm') == (depth - SMALL['depths'][3] if size == (64, 96) else 0)
+    assert len(pools) == (sum(SMALL['depths'][:3]) if size == (64, 96) else 0)
     monkeypatch.setattr(blocks, '_has_fused_norms', lambda x, dtype: False)
     torch.testing.assert_close(results, step(backbone, size=size), rtol=1e-4, atol=1e-6)
 

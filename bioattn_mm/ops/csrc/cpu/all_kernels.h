@@ -1,6 +1,7 @@
 // All kernels, in the namespace of an instruction set.
 #pragma once
 
+#include "add_norm_cpu.h"
 #include "aggregated_attention_cpu.h"
 #include "gated_convolution_cpu.h"
 #include "gelu_pool_cpu.h"
@@ -12,6 +13,8 @@ namespace bioattn_mm::BIOATTN_ISA {
 
 CpuKernels make_kernels() {
   return {
+      add_norm::forward,
+      add_norm::backward,
       aggregated_attention::forward,
       aggregated_attention::backward,
       gated_convolution::forward,

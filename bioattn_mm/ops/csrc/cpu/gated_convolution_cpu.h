@@ -332,7 +332,7 @@ struct Parameters {
 Tensor forward(const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
   Tensor output = empty({x.size(0), x.size(1), x.size(2), bias.size(0)}, x.options());
   const Parameters parameters(x, x_bias, weight, bias);
-  for_dtype(x, [&](auto data) {
+  for_dtype<float, double>(x, [&](auto data) {
     using Data = decltype(data);
     Tile<Data> all = parameters.tile<Data>(x);
     all.output = static_cast<Data*>(output.mutable_data_ptr());
@@ -348,7 +348,7 @@ GatedConvolutionGradients backward(
   const Parameters parameters(x, x_bias, weight, bias);
   // The sums of rectangles are added up in order, so that they are the same for any number of threads.
   const Tensor sums = empty({number_of_rectangles(x), kSums, bias.size(0)}, weight.options());
-  for_dtype(x, [&](auto data) {
+  for_dtype<float, double>(x, [&](auto data) {
     using Data = decltype(data);
     Tile<Data> all = parameters.tile<Data>(x);
     all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());

@@ -63,13 +63,13 @@ BIOATTN_INLINE Vector<float> gelu(const Vector<float>& x, const NativeBFloat16*)
 }
 #endif
 
-// Calls function(Data()) with the type of the elements in memory.
-template <typename Function>
+// Calls function(Data()) with the type of the elements in memory, bfloat16 or one of Types.
+template <typename... Types, typename Function>
 void for_dtype(const Tensor& tensor, const Function& function) {
 #if BIOATTN_BFLOAT16
   function(NativeBFloat16());
 #else
-  dispatch<float, double, c10::BFloat16>(tensor.scalar_type(), function);
+  dispatch<Types..., c10::BFloat16>(tensor.scalar_type(), function);
 #endif
 }
 

@@ -7,6 +7,7 @@
 #include "../aggregated_attention.h"
 #include "../gated_convolution.h"
 #include "../gelu_pool.h"
+#include "../layer_norm.h"
 #include "../log_cpb.h"
 #include "../peripheral_attention.h"
 #include "../sliding_window.h"
@@ -36,6 +37,8 @@ namespace bioattn_mm {
 
 // The kernels of one instruction set, for tensors of one dtype.
 struct CpuKernels {
+  AddNormForward* add_norm_forward;
+  AddNormBackward* add_norm_backward;
   AttentionForward* attention_forward;
   AttentionBackward* attention_backward;
   GatedConvolutionForward* gated_convolution_forward;

@@ -15,8 +15,9 @@ constexpr int64_t kMostHeads = 16;
 int64_t group_size(int64_t heads) { return heads <= 4 ? 4 : heads <= 8 ? 8 : kMostHeads; }
 // The number of vectors of units whose active columns are counted at the same time.
 constexpr int64_t kVectors = 4;
-// The blocks of rows in the backward pass. Each has sums of its own, added up in order, whatever the threads.
-constexpr int64_t kRowBlocks = 16;
+// The rows of a block in the backward pass, and the most blocks. Each has sums of its own, added up in order, whatever
+// the threads.
+constexpr int64_t kRowsOfBlock = 4, kRowBlocks = 16;
 
 template <typename T, int64_t kHeads>
 struct HeadsOf {
@@ -221,7 +222,7 @@ void backward(
     const Layers<T>& layers, const Tensor& grad_table, const Tensor& vertical, const Tensor& hidden_weight,
     const Tensor& hidden_bias, const Tensor& weight, const Tensor& grad_hidden_weight, const Tensor& grad_hidden_bias,
     const Tensor& grad_weight) {
-  const int64_t blocks = std::clamp(layers.rows, int64_t(1), kRowBlocks);
+  const int64_t blocks = std::clamp(layers.rows / kRowsOfBlock, int64_t(1), kRowBlocks);
   const int64_t group_heads = layers.group_heads, size = layers.hidden * 3 * group_heads;
   const int64_t* order = layers.order.data();
   const T *grad_data = grad_table.const_data_ptr<T>(), *vertical_data = vertical.const_data_ptr<T>();

@@ -45,6 +45,12 @@ BIOATTN_INLINE void store(T* data, const Vector<T>& vector) {
   *reinterpret_cast<typename VectorOf<T>::in_memory*>(data) = vector;
 }
 
+// Calls function(c) for the first channel of each vector; the last vector may overlap the one before.
+template <typename T, typename Function>
+BIOATTN_INLINE void for_vectors(int64_t channels, const Function& function) {
+  for (int64_t c = 0; c < channels; c += kLanes<T>) function(std::min(c, channels - kLanes<T>));
+}
+
 template <typename T>
 BIOATTN_INLINE void add_to(T* data, const Vector<T>& vector) {
   store(data, load(data) + vector);

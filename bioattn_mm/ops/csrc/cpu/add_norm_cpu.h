@@ -1,0 +1,139 @@
+// Residual and LayerNorm on the CPU in one pass over the tokens. Rows of float32 stay in the L1 cache.
+#pragma once
+
+#include "gelu.h"
+
+namespace bioattn_mm::BIOATTN_ISA::add_norm {
+namespace {
+
+constexpr int64_t kGrain = 1 << 14;  // the elements that are worth a thread
+// The most blocks of tokens with sums of their own for the parameters' gradients, whatever the threads.
+constexpr int64_t kBlocks = 32;
+constexpr int64_t kSums = 3;  // of the weight, the bias, and the bias added before the norm
+
+// Pointers to tensors, as in add_norm's schema. Those that may be missing are null.
+template <typename Data>
+struct Tokens {
+  const Data *x, *branch, *branch_bias, *grad_output, *grad_sum;
+  const float *factors, *weight, *bias;
+  Data *sum, *output, *grad_x, *grad_branch;
+  float *mean, *rstd;
+  int64_t tokens_of_image, channels;
+  float eps;
+};
+
+template <typename Data>
+BIOATTN_KERNEL void add_and_normalise(const Tokens<Data> t, int64_t begin, int64_t end, float* row) {
+  const int64_t channels = t.channels;
+  for (int64_t token = begin, start = begin * channels; token < end; ++token, start += channels) {
+    const float factor = t.factors ? t.factors[token / t.tokens_of_image] : 1.f;
+    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
+      const Vector<float> shift = t.branch_bias ? load(t.branch_bias + c) : Vector<float>{};
+      store(t.sum + start + c, Vector<float>(load(t.x + start + c) + factor * (load(t.branch + start + c) + shift)));
+      // The norm is that of the sum as it is stored, from which the backward pass computes it again.
+      store(row + c, load(t.sum + start + c));
+    });
+    float total = 0, squares = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t c = 0; c < channels; ++c) total += row[c];
+    const float mean = total / channels;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t c = 0; c < channels; ++c) squares += (row[c] - mean) * (row[c] - mean);
+    const float rstd = 1 / std::sqrt(squares / channels + t.eps);
+    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
+      store(
+          t.output + start + c, Vector<float>((load(row + c) - mean) * rstd * load(t.weight + c) + load(t.bias + c)));
+    });
+    t.mean[token] = mean, t.rstd[token] = rstd;
+  }
+}
+
+// Adds to the sums of a block, (kSums, C). The rows are (3, C).
+template <typename Data>
+BIOATTN_KERNEL void differentiate(const Tokens<Data> t, int64_t begin, int64_t end, float* rows, float* sums) {
+  const int64_t channels = t.channels;
+  const float* weight = t.weight;
+  float *grad = rows, *unit = rows + channels, *of_branch = rows + 2 * channels;
+  float *of_weight = sums, *of_bias = sums + channels, *of_branch_bias = sums + 2 * channels;
+  for (int64_t token = begin, start = begin * channels; token < end; ++token, start += channels) {
+    const float factor = t.factors ? t.factors[token / t.tokens_of_image] : 1.f;
+    const float mean = t.mean[token], rstd = t.rstd[token];
+    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
+      store(grad + c, load(t.grad_output + start + c));
+      store(unit + c, Vector<float>((load(t.sum + start + c) - mean) * rstd));
+    });
+    float of_output = 0, along = 0;
+#pragma omp simd reduction(+ : of_output, along)
+    for (int64_t c = 0; c < channels; ++c) {
+      of_weight[c] += grad[c] * unit[c];
+      of_bias[c] += grad[c];
+      grad[c] *= weight[c];
+      of_output += grad[c];
+      along += grad[c] * unit[c];
+    }
+    of_output /= channels, along /= channels;
+    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
+      Vector<float> of_x = rstd * (load(grad + c) - of_output - load(unit + c) * along);
+      if (t.grad_sum) of_x += load(t.grad_sum + start + c);
+      store(t.grad_x + start + c, of_x);
+      store(of_branch + c, Vector<float>(of_x * factor));
+      store(t.grad_branch + start + c, Vector<float>(of_x * factor));
+    });
+    add_scaled(of_branch_bias, 1.f, of_branch, channels);
+  }
+}
+
+template <typename Data>
+Tokens<Data> tokens_like(const Tensor& x, const std::optional<Tensor>& factor, const Tensor& weight) {
+  Tokens<Data> tokens{};
+  tokens.factors = DataOf{factor ? *factor : Tensor()}, tokens.weight = DataOf{weight};
+  tokens.tokens_of_image = x.size(1) * x.size(2), tokens.channels = x.size(3);
+  return tokens;
+}
+
+}  // namespace
+
+AddNormResults forward(
+    const Tensor& x, const Tensor& branch, const std::optional<Tensor>& branch_bias,
+    const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps) {
+  const Tensor output = empty_like(x), sum = empty_like(x);
+  const Tensor mean = empty(x.sizes().slice(0, 3), x.options().dtype(kFloat)), rstd = empty_like(mean);
+  for_dtype<float>(x, [&](auto data) {
+    Tokens<decltype(data)> t = tokens_like<decltype(data)>(x, factor, weight);
+    t.x = DataOf{x}, t.branch = DataOf{branch}, t.branch_bias = DataOf{branch_bias ? *branch_bias : Tensor()};
+    t.bias = DataOf{bias}, t.output = DataOf{output}, t.sum = DataOf{sum};
+    t.mean = DataOf{mean}, t.rstd = DataOf{rstd}, t.eps = static_cast<float>(eps);
+    parallel_for(0, mean.numel(), kGrain / t.channels + 1, [&](int64_t begin, int64_t end) {
+      add_and_normalise(t, begin, end, Buffer<float>(t.channels).data());
+    });
+  });
+  return {output, sum, mean, rstd};
+}
+
+AddNormGradients backward(
+    const Tensor& grad_output, const std::optional<Tensor>& grad_sum, const Tensor& sum, const Tensor& mean,
+    const Tensor& rstd, const std::optional<Tensor>& factor, const Tensor& weight) {
+  const Tensor grad_x = empty_like(sum), grad_branch = empty_like(sum);
+  const int64_t tokens = mean.numel(), blocks = std::clamp(sum.numel() / kGrain, int64_t(1), kBlocks);
+  const Tensor sums = zeros({blocks, kSums, sum.size(3)}, weight.options());
+  for_dtype<float>(sum, [&](auto data) {
+    Tokens<decltype(data)> t = tokens_like<decltype(data)>(sum, factor, weight);
+    t.grad_output = DataOf{grad_output}, t.grad_sum = DataOf{grad_sum ? *grad_sum : Tensor()}, t.sum = DataOf{sum};
+    t.grad_x = DataOf{grad_x}, t.grad_branch = DataOf{grad_branch}, t.mean = DataOf{mean}, t.rstd = DataOf{rstd};
+    float* const of_blocks = sums.mutable_data_ptr<float>();
+    parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+      Buffer<float> rows(3 * t.channels);
+      for (int64_t k = begin; k < end; ++k)
+        differentiate(
+            t, k * tokens / blocks, (k + 1) * tokens / blocks, rows.data(), of_blocks + k * kSums * t.channels);
+    });
+    for (int64_t k = 1; k < blocks; ++k)
+      add_scaled(of_blocks, 1.f, of_blocks + k * kSums * t.channels, kSums * t.channels);
+  });
+  const Tensor total = sums.select(0, 0);
+  return {
+      grad_x, grad_branch, total.select(0, 2).to(sum.scalar_type()), total.select(0, 0).clone(),
+      total.select(0, 1).clone()};
+}
+
+}  // namespace bioattn_mm::BIOATTN_ISA::add_norm
