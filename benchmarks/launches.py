@@ -174,9 +174,9 @@ def as_a_gpu_trains() -> Iterator[None]:
 
     ours, others = (torch.library.Library(name, 'IMPL') for name in ('bioattn_mm', 'aten'))
     try:
-        # They have no kernels for the CPU. What tensors hold is not looked at here.
+        # The CPU has no kernels of them for a GPU's dtypes. What tensors hold is not looked at here.
         for name in ('add_norm', 'add_norm_backward', 'gelu_pool_norm', 'gelu_pool_norm_backward'):
-            ours.impl(name, RESULTS[name], 'CPU')
+            ours.impl(name, RESULTS[name], 'CPU', allow_override=True)
         others.impl('_scaled_dot_product_efficient_attention', attention, 'CPU')
         others.impl('_scaled_dot_product_efficient_attention_backward', attention_backward, 'CPU')
         with ExitStack() as patches:
@@ -184,6 +184,7 @@ def as_a_gpu_trains() -> Iterator[None]:
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
                 (F, 'scaled_dot_product_attention', fused_attention),
                 (blocks, '_has_fused_norms', lambda x, dtype: True),
+                (blocks, '_has_fused_pooling', lambda x: True),
                 (layers, 'relative_bias_attention', partial(layers.relative_bias_attention, backend='reference')),
             ):
                 patches.enter_context(patch.object(module, name, value))

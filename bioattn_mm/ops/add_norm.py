@@ -36,7 +36,7 @@ def add_norm(
         eps: What the norm adds to the variance.
         factor: Factor of each image's branch, (B,), float32 or for float64 float64, without gradient; None for 1.
         branch_bias: (C,), the bias of the linear layer that gave `branch`.
-        backend: 'cpu' (float32 and bfloat16, C at least 16), 'cuda' (one launch; C even and at most 4096, no
+        backend: 'cpu' (no float16, C at least 16), 'cuda' (one launch; C even and at most 4096, no
             float64) or 'reference'; see `choose_backend`.
 
     Returns:
@@ -52,7 +52,7 @@ def add_norm(
     check_fits('x', x, torch.promote_types(x.dtype, torch.float32), factor=(factor, x.shape[:1]))
     if choose_backend(x.device, backend, why_not_norm(x, 'add_norm')) != 'reference':
         if x.device.type == 'cpu':
-            weight, bias = weight.float(), bias.float()
+            weight, bias = (tensor.to(torch.promote_types(x.dtype, torch.float32)) for tensor in (weight, bias))
         output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
         return total, output
     branch = branch if branch_bias is None else branch + branch_bias
@@ -67,9 +67,10 @@ def why_not_norm(x: Tensor, name: str) -> str | None:
     if x.device.type == 'cpu':
         if name != 'add_norm':
             return f'{name} is compiled for CUDA alone'
-        fits = x.dtype in (torch.float32, torch.bfloat16) and x.shape[-1] >= MIN_CHANNELS
-        expected = f'{name} on the CPU takes float32 and bfloat16 of at least {MIN_CHANNELS} channels'
-        return None if fits else f'{expected}, got {x.dtype} of {x.shape[-1]}'
+        if x.dtype == torch.float16 or x.shape[-1] < MIN_CHANNELS:
+            takes = f'takes {MIN_CHANNELS} channels or more and no float16, got {x.shape[-1]} of {x.dtype}'
+            return f'{name} on the CPU {takes}'
+        return None
     if x.dtype == torch.float64:
         return f'{name} on CUDA takes float32, float16 and bfloat16, got float64'
     if x.shape[-1] % 2 or x.shape[-1] > MAX_CHANNELS:

@@ -28,11 +28,19 @@ def _like(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape) for tensor in tensors)
 
 
+def _full(x: Tensor) -> torch.dtype:
+    """The dtype of statistics of a tensor's elements."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def _attention(query: Tensor, logsumexp: tuple[int, ...], for_backward: bool) -> tuple[Tensor, ...]:
     """The output, logsumexps, and what rounding took from the output, which the backward pass needs."""
-    full = torch.promote_types(query.dtype, torch.float32)
     rounds = for_backward and query.dtype in (torch.float16, torch.bfloat16)
-    return *_like(query), query.new_empty(logsumexp, dtype=full), query.new_empty(query.shape if rounds else 0)
+    return (
+        *_like(query),
+        query.new_empty(logsumexp, dtype=_full(query)),
+        query.new_empty(query.shape if rounds else 0),
+    )
 
 
 def _gelu_pool_norm(
@@ -45,7 +53,7 @@ def _gelu_pool_norm(
 
 # The results of an operator.
 OPERATORS: dict[str, Shapes] = dict(
-    add_norm=lambda x, *_: (*_like(x, x), *(x.new_empty(x.shape[:3], dtype=torch.float32) for _ in range(2))),
+    add_norm=lambda x, *_: (*_like(x, x), *(x.new_empty(x.shape[:3], dtype=_full(x)) for _ in range(2))),
     aggregated_attention=lambda query, *rest: _attention(query, query.shape[:4], rest[-1]),
     # Each device has an order of its own for the logsumexp: only how many there are is known. `Size.numel` would make
     # an integer of sizes that are left open.

@@ -194,7 +194,7 @@ OPERATORS = {
         channels_first(norm_of_sum),
         make_add_norm,
         [dict(), dict(grid=(1, 1), channels=34), dict(grid=(3, 70), channels=576), dict(batch=0)],
-        dtypes=dict(cpu=(torch.float32, torch.bfloat16), cuda=ON_CUDA),
+        dtypes=dict(cpu=ON_CPU_WITHOUT_FLOAT16, cuda=ON_CUDA),
         full_precision=(4,),
         constants=(4,),
     ),

@@ -16,12 +16,12 @@ from tests.ops.conftest import Calls, check_any_number_of_threads, check_backend
 from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs
 
 NAMES = [name for name in OPERATORS if 'cpu' in OPERATORS[name].dtypes]
-# Cosine attention has no autocast of its own: its layer casts.
+# Autocast makes no other dtypes of these tensors than one: the layers cast.
 OF_AUTOCAST = [
     (name, dtype)
     for name in NAMES
     for dtype in HALF
-    if dtype in OPERATORS[name].dtypes['cpu'] and name != 'cosine_attention'
+    if dtype in OPERATORS[name].dtypes['cpu'] and name not in ('add_norm', 'cosine_attention')
 ]
 COMPILED = [
     pytest.param(name, device, marks=needs_library if device == 'cpu' else needs_cuda)
@@ -31,8 +31,9 @@ COMPILED = [
 SMALL = dict(batch=1, grid=(3, 4), pooled_grid=(1, 2), channels=3, rows=3, columns=4, height=4, width=5, hidden=6)
 # Several blocks of threads, none of them whole.
 LARGE = dict(grid=(40, 70), channels=24, height=30, width=31, rows=80, columns=33)
-# The kernels of the first two take 16 channels at a time; peripheral attention has many parameters for a token.
+# The kernels of the first three take 16 channels at a time; peripheral attention has many parameters for a token.
 SIZES = {
+    'add_norm': (SMALL | dict(grid=(2, 2), channels=16), LARGE),
     'gated_convolution': (SMALL | dict(grid=(2, 3), channels=16), LARGE | dict(channels=32)),
     'gelu_pool': (SMALL | dict(channels=9), LARGE | dict(channels=40)),
     'peripheral_attention': (SMALL | dict(grid=(2, 3), heads=1), LARGE | dict(grid=(23, 30))),

@@ -205,7 +205,7 @@ def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     [
         (
             'add_norm',
-            'on the CPU takes float32 and bfloat16 of at least 16 channels, got torch.float32 of 6',
+            'on the CPU takes 16 channels or more and no float16, got 6 of torch.float32',
             dict(channels=5),
             'add_norm on CUDA takes an even number of channels up to 4096, got 5',
         ),

@@ -5,19 +5,19 @@
 
 namespace bioattn_mm {
 
-// The dtype of the norm's parameters: on the CPU they are float32, as under PyTorch's autocast.
+// The dtype of the norm's parameters: on the CPU they have full precision, as under PyTorch's autocast.
 inline ScalarType dtype_of_norm(const Tensor& tokens) {
-  return tokens.device().is_cpu() ? kFloat : tokens.scalar_type();
+  return tokens.device().is_cpu() ? full_precision(tokens.scalar_type()) : tokens.scalar_type();
 }
 
 inline ArgumentChecks check_add_norm_tokens(
     const char* name, const Tensor& tokens, const std::optional<Tensor>& factor, const Tensor& weight) {
-  const ArgumentChecks arguments("add_norm", name, tokens, 4, "(B, H, W, C)", {kHalf, kBFloat16, kFloat});
+  const ArgumentChecks arguments("add_norm", name, tokens, 4, "(B, H, W, C)");
   check_value(
       !tokens.device().is_cpu() || (tokens.scalar_type() != kHalf && tokens.size(3) >= 16),
       "add_norm on the CPU takes 16 channels or more and no float16, got ", tokens.size(3), " of ",
       tokens.scalar_type());
-  if (factor) arguments.check("factor", *factor, {tokens.size(0)}, kFloat);
+  if (factor) arguments.check("factor", *factor, {tokens.size(0)}, full_precision(tokens.scalar_type()));
   arguments.check("weight", weight, {tokens.size(3)}, dtype_of_norm(tokens));
   return arguments;
 }
@@ -37,15 +37,15 @@ inline void check_add_norm_backward(
   const ArgumentChecks arguments = check_add_norm_tokens("sum", sum, factor, weight);
   arguments.check("grad_output", grad_output, sum.sizes());
   if (grad_sum) arguments.check("grad_sum", *grad_sum, sum.sizes());
-  arguments.check("mean", mean, {sum.size(0), sum.size(1), sum.size(2)}, kFloat);
-  arguments.check("rstd", rstd, {sum.size(0), sum.size(1), sum.size(2)}, kFloat);
+  arguments.check("mean", mean, sum.sizes().slice(0, 3), full_precision(sum.scalar_type()));
+  arguments.check("rstd", rstd, sum.sizes().slice(0, 3), full_precision(sum.scalar_type()));
 }
 
 // The normalised sum, the sum, and for each token the mean and the reciprocal of the standard deviation.
 using AddNormResults = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using AddNormGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// x and branch are (B, H, W, C), on CUDA C is even; branch_bias has their dtype, factor (B) is float32.
+// x and branch are (B, H, W, C), on CUDA C is even; branch_bias has their dtype, factor (B) full precision.
 using AddNormForward = AddNormResults(
     const Tensor& x, const Tensor& branch, const std::optional<Tensor>& branch_bias,
     const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps);

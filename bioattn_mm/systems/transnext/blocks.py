@@ -249,7 +249,7 @@ def _block(
 
 def _has_fused_norms(x: Tensor, dtype: torch.dtype) -> bool:
     """Whether residuals run in one kernel with the norm after them, for branches of a dtype."""
-    return x.dtype == dtype != torch.float64
+    return x.dtype == dtype
 
 
 def _has_fused_pooling(x: Tensor) -> bool:

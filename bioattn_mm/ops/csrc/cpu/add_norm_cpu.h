@@ -1,4 +1,4 @@
-// Residual and LayerNorm on the CPU in one pass over the tokens. Rows of float32 stay in the L1 cache.
+// Residual and LayerNorm on the CPU in one pass over the tokens. A row's arithmetic stays in the L1 cache.
 #pragma once
 
 #include "gelu.h"
@@ -14,35 +14,36 @@ constexpr int64_t kSums = 3;  // of the weight, the bias, and the bias added bef
 // Pointers to tensors, as in add_norm's schema. Those that may be missing are null.
 template <typename Data>
 struct Tokens {
+  using T = Arithmetic<Data>;
   const Data *x, *branch, *branch_bias, *grad_output, *grad_sum;
-  const float *factors, *weight, *bias;
+  const T *factors, *weight, *bias;
   Data *sum, *output, *grad_x, *grad_branch;
-  float *mean, *rstd;
+  T *mean, *rstd;
   int64_t tokens_of_image, channels;
-  float eps;
+  T eps;
 };
 
 template <typename Data>
-BIOATTN_KERNEL void add_and_normalise(const Tokens<Data> t, int64_t begin, int64_t end, float* row) {
+BIOATTN_KERNEL void add_and_normalise(const Tokens<Data> t, int64_t begin, int64_t end, Arithmetic<Data>* row) {
+  using T = Arithmetic<Data>;
   const int64_t channels = t.channels;
   for (int64_t token = begin, start = begin * channels; token < end; ++token, start += channels) {
-    const float factor = t.factors ? t.factors[token / t.tokens_of_image] : 1.f;
-    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
-      const Vector<float> shift = t.branch_bias ? load(t.branch_bias + c) : Vector<float>{};
-      store(t.sum + start + c, Vector<float>(load(t.x + start + c) + factor * (load(t.branch + start + c) + shift)));
+    const T factor = t.factors ? t.factors[token / t.tokens_of_image] : T(1);
+    for_vectors<T>(channels, [&](int64_t c) __attribute__((always_inline)) {
+      const Vector<T> shift = t.branch_bias ? load(t.branch_bias + c) : Vector<T>{};
+      store(t.sum + start + c, Vector<T>(load(t.x + start + c) + factor * (load(t.branch + start + c) + shift)));
       // The norm is that of the sum as it is stored, from which the backward pass computes it again.
       store(row + c, load(t.sum + start + c));
     });
-    float total = 0, squares = 0;
+    T total = 0, squares = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t c = 0; c < channels; ++c) total += row[c];
-    const float mean = total / channels;
+    const T mean = total / channels;
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < channels; ++c) squares += (row[c] - mean) * (row[c] - mean);
-    const float rstd = 1 / std::sqrt(squares / channels + t.eps);
-    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
-      store(
-          t.output + start + c, Vector<float>((load(row + c) - mean) * rstd * load(t.weight + c) + load(t.bias + c)));
+    const T rstd = 1 / std::sqrt(squares / channels + t.eps);
+    for_vectors<T>(channels, [&](int64_t c) __attribute__((always_inline)) {
+      store(t.output + start + c, Vector<T>((load(row + c) - mean) * rstd * load(t.weight + c) + load(t.bias + c)));
     });
     t.mean[token] = mean, t.rstd[token] = rstd;
   }
@@ -50,19 +51,21 @@ BIOATTN_KERNEL void add_and_normalise(const Tokens<Data> t, int64_t begin, int64
 
 // Adds to the sums of a block, (kSums, C). The rows are (3, C).
 template <typename Data>
-BIOATTN_KERNEL void differentiate(const Tokens<Data> t, int64_t begin, int64_t end, float* rows, float* sums) {
+BIOATTN_KERNEL void differentiate(
+    const Tokens<Data> t, int64_t begin, int64_t end, Arithmetic<Data>* rows, Arithmetic<Data>* sums) {
+  using T = Arithmetic<Data>;
   const int64_t channels = t.channels;
-  const float* weight = t.weight;
-  float *grad = rows, *unit = rows + channels, *of_branch = rows + 2 * channels;
-  float *of_weight = sums, *of_bias = sums + channels, *of_branch_bias = sums + 2 * channels;
+  const T* weight = t.weight;
+  T *grad = rows, *unit = rows + channels, *of_branch = rows + 2 * channels;
+  T *of_weight = sums, *of_bias = sums + channels, *of_branch_bias = sums + 2 * channels;
   for (int64_t token = begin, start = begin * channels; token < end; ++token, start += channels) {
-    const float factor = t.factors ? t.factors[token / t.tokens_of_image] : 1.f;
-    const float mean = t.mean[token], rstd = t.rstd[token];
-    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
+    const T factor = t.factors ? t.factors[token / t.tokens_of_image] : T(1);
+    const T mean = t.mean[token], rstd = t.rstd[token];
+    for_vectors<T>(channels, [&](int64_t c) __attribute__((always_inline)) {
       store(grad + c, load(t.grad_output + start + c));
-      store(unit + c, Vector<float>((load(t.sum + start + c) - mean) * rstd));
+      store(unit + c, Vector<T>((load(t.sum + start + c) - mean) * rstd));
     });
-    float of_output = 0, along = 0;
+    T of_output = 0, along = 0;
 #pragma omp simd reduction(+ : of_output, along)
     for (int64_t c = 0; c < channels; ++c) {
       of_weight[c] += grad[c] * unit[c];
@@ -72,14 +75,14 @@ BIOATTN_KERNEL void differentiate(const Tokens<Data> t, int64_t begin, int64_t e
       along += grad[c] * unit[c];
     }
     of_output /= channels, along /= channels;
-    for_vectors<float>(channels, [&](int64_t c) __attribute__((always_inline)) {
-      Vector<float> of_x = rstd * (load(grad + c) - of_output - load(unit + c) * along);
+    for_vectors<T>(channels, [&](int64_t c) __attribute__((always_inline)) {
+      Vector<T> of_x = rstd * (load(grad + c) - of_output - load(unit + c) * along);
       if (t.grad_sum) of_x += load(t.grad_sum + start + c);
       store(t.grad_x + start + c, of_x);
-      store(of_branch + c, Vector<float>(of_x * factor));
-      store(t.grad_branch + start + c, Vector<float>(of_x * factor));
+      store(of_branch + c, Vector<T>(of_x * factor));
+      store(t.grad_branch + start + c, Vector<T>(of_x * factor));
     });
-    add_scaled(of_branch_bias, 1.f, of_branch, channels);
+    add_scaled(of_branch_bias, T(1), of_branch, channels);
   }
 }
 
@@ -97,14 +100,14 @@ AddNormResults forward(
     const Tensor& x, const Tensor& branch, const std::optional<Tensor>& branch_bias,
     const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps) {
   const Tensor output = empty_like(x), sum = empty_like(x);
-  const Tensor mean = empty(x.sizes().slice(0, 3), x.options().dtype(kFloat)), rstd = empty_like(mean);
-  for_dtype<float>(x, [&](auto data) {
+  const Tensor mean = empty(x.sizes().slice(0, 3), weight.options()), rstd = empty_like(mean);
+  for_dtype<float, double>(x, [&](auto data) {
     Tokens<decltype(data)> t = tokens_like<decltype(data)>(x, factor, weight);
     t.x = DataOf{x}, t.branch = DataOf{branch}, t.branch_bias = DataOf{branch_bias ? *branch_bias : Tensor()};
     t.bias = DataOf{bias}, t.output = DataOf{output}, t.sum = DataOf{sum};
-    t.mean = DataOf{mean}, t.rstd = DataOf{rstd}, t.eps = static_cast<float>(eps);
+    t.mean = DataOf{mean}, t.rstd = DataOf{rstd}, t.eps = static_cast<Arithmetic<decltype(data)>>(eps);
     parallel_for(0, mean.numel(), kGrain / t.channels + 1, [&](int64_t begin, int64_t end) {
-      add_and_normalise(t, begin, end, Buffer<float>(t.channels).data());
+      add_and_normalise(t, begin, end, Buffer<Arithmetic<decltype(data)>>(t.channels).data());
     });
   });
   return {output, sum, mean, rstd};
@@ -116,19 +119,20 @@ AddNormGradients backward(
   const Tensor grad_x = empty_like(sum), grad_branch = empty_like(sum);
   const int64_t tokens = mean.numel(), blocks = std::clamp(sum.numel() / kGrain, int64_t(1), kBlocks);
   const Tensor sums = zeros({blocks, kSums, sum.size(3)}, weight.options());
-  for_dtype<float>(sum, [&](auto data) {
+  for_dtype<float, double>(sum, [&](auto data) {
     Tokens<decltype(data)> t = tokens_like<decltype(data)>(sum, factor, weight);
     t.grad_output = DataOf{grad_output}, t.grad_sum = DataOf{grad_sum ? *grad_sum : Tensor()}, t.sum = DataOf{sum};
     t.grad_x = DataOf{grad_x}, t.grad_branch = DataOf{grad_branch}, t.mean = DataOf{mean}, t.rstd = DataOf{rstd};
-    float* const of_blocks = sums.mutable_data_ptr<float>();
+    using T = Arithmetic<decltype(data)>;
+    T* const of_blocks = sums.mutable_data_ptr<T>();
     parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-      Buffer<float> rows(3 * t.channels);
+      Buffer<T> rows(3 * t.channels);
       for (int64_t k = begin; k < end; ++k)
         differentiate(
             t, k * tokens / blocks, (k + 1) * tokens / blocks, rows.data(), of_blocks + k * kSums * t.channels);
     });
     for (int64_t k = 1; k < blocks; ++k)
-      add_scaled(of_blocks, 1.f, of_blocks + k * kSums * t.channels, kSums * t.channels);
+      add_scaled(of_blocks, T(1), of_blocks + k * kSums * t.channels, kSums * t.channels);
   });
   const Tensor total = sums.select(0, 0);
   return {
