@@ -4,45 +4,20 @@ import re
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ('bash', 'python')
 # Blocks of these are no code to run; any other language is a slip, such as `sh` or `console`.
 TEXT = ('', 'text', 'yaml', 'toml', 'json', 'bibtex')
-
-FENCE = re.compile(r'(?P<indent> *)(?P<marks>`{3,}|~{3,}) *(?P<info>.*)')
-HEADING = re.compile(r'#+ +(?P<text>.+?)(?: *\{.*\})?')
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command of a block.
-
-    Attributes:
-        words: Program and arguments, as the shell splits them; patterns are not expanded.
-        variables: Environment variables that are set for it.
-    """
-
-    words: list[str]
-    variables: dict[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return ' '.join(self.words)
+BLOCK = r'^ *(?P<marks>```+|~~~+) *(?P<language>[\w+-]*)[^\n]*\n(?P<code>.*?)^ *(?P=marks) *$'
+PART = re.compile(rf'{BLOCK}|^#+ +(?P<heading>[^\n]+?)(?: *\{{[^\n]*\}})?$', re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code in a page.
-
-    Attributes:
-        page: Path of the page below the repository, such as 'docs/own_data.md'.
-        name: The heading above it; for the second block under a heading 'HEADING, 2'.
-        language: The language that the page names.
-        text: The code.
-    """
+    """A block of code under a heading of a page; the name of the second one under a heading is 'HEADING, 2'."""
 
     page: str
     name: str
@@ -63,28 +38,18 @@ class Block:
         lines = (re.sub(r'(^|\s)#.*', '', line).strip() for line in self.text.replace('\\\n', ' ').splitlines())
         return [line for line in lines if line]
 
-    def commands(self) -> list[Command]:
-        """The commands of a block of bash, in their order."""
-        commands = []
+    def commands(self) -> list[list[str]]:
+        """Program and arguments of each command of a block of bash, without variables that are set before it."""
+        commands = [[]]
         for line in self.lines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars='&|;')
             lexer.whitespace_split, lexer.commenters = True, ''
-            words = []
             for word in [*lexer, ';']:
-                if word not in ('&&', '||', '|', ';', '&'):
-                    words.append(word)
-                elif words:
-                    commands.append(_command(words))
-                    words = []
-        return commands
-
-
-def _command(words: list[str]) -> Command:
-    variables = {}
-    while words and (match := re.fullmatch(r'([A-Za-z_]\w*)=(.*)', words[0])):
-        variables[match[1]] = match[2]
-        words = words[1:]
-    return Command(words, variables)
+                if word in ('&&', '||', '|', ';', '&'):
+                    commands.append([])
+                elif commands[-1] or not re.match(r'[A-Za-z_]\w*=', word):
+                    commands[-1].append(word)
+        return [words for words in commands if words]
 
 
 def pages() -> list[str]:
@@ -96,44 +61,20 @@ def pages() -> list[str]:
     ]
 
 
-def read_blocks(page: str, text: str | None = None) -> list[Block]:
-    """The blocks of bash and Python of a page.
-
-    Args:
-        page: Path of the page below the repository.
-        text: Its text, by default that of the file.
-
-    Raises:
-        ValueError: A block has another language, or does not end.
-    """
-    return [block for block in _all_blocks(page, text) if block.language in LANGUAGES]
-
-
-def _all_blocks(page: str, text: str | None) -> Iterator[Block]:
-    lines = ((ROOT / page).read_text() if text is None else text).splitlines()
-    heading, numbers, start, first = '', Counter(), None, 0
-    for number, line in enumerate(lines):
-        fence = FENCE.fullmatch(line)
-        if start is not None:
-            if fence and not fence['info'] and fence['marks'].startswith(start['marks']):
-                language = re.match(r'[\w+-]*', start['info'])[0]
-                if language not in (*LANGUAGES, *TEXT):
-                    raise ValueError(f'{page}:{first}: a block of {language!r}: expected one of {LANGUAGES + TEXT}')
-                numbers[heading] += language in LANGUAGES
-                name = heading if numbers[heading] < 2 else f'{heading}, {numbers[heading]}'
-                code = textwrap.dedent('\n'.join(lines[first:number])) + '\n'
-                yield Block(page, name, language, code)
-                start = None
-        elif fence:
-            start, first = fence, number + 1
-        elif match := HEADING.fullmatch(line):
-            heading = match['text'].replace('`', '')
-    if start is not None:
-        raise ValueError(f'{page}:{first}: the block does not end')
+def read_blocks(page: str) -> list[Block]:
+    """The blocks of bash and Python of a page."""
+    blocks, heading, numbers = [], '', Counter()
+    for part in PART.finditer((ROOT / page).read_text()):
+        heading, language = (part['heading'] or heading).replace('`', ''), part['language']
+        assert language in (None, *LANGUAGES, *TEXT), f'{page}: a block of {language!r}'
+        if language in LANGUAGES:
+            numbers[heading] += 1
+            name = heading if numbers[heading] < 2 else f'{heading}, {numbers[heading]}'
+            blocks.append(Block(page, name, language, textwrap.dedent(part['code'])))
+    return blocks
 
 
-def inline_code(page: str, text: str | None = None) -> list[str]:
+def inline_code(page: str) -> list[str]:
     """The code in the running text of a page, `such as this`, with line breaks as spaces."""
-    text = (ROOT / page).read_text() if text is None else text
-    text = re.sub(r'^ *(```+|~~~+).*?^ *\1 *$', '', text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(BLOCK, '', (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
     return [' '.join(code.split()) for code in re.findall(r'(?<!`)`([^`]+)`(?!`)', text)]

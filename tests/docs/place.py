@@ -1,8 +1,7 @@
 """A folder in which the commands of a page run, as on the machine of a reader who has a checkout and the data.
 
-The checkout's folders are linked; miniatures lie where the real data do. Files that a command names and that nothing
-has written are made when it comes: images, own data, checkpoints. Nothing is downloaded: in the caches of mmengine
-and huggingface_hub lie files laid out like the authors', with made-up values.
+Miniatures lie where the real data do. Files that a command names and that nothing has written are made when it comes.
+Nothing is downloaded: in the caches of mmengine and huggingface_hub lie files like the authors', with made-up values.
 """
 
 import os
@@ -29,7 +28,7 @@ from .. import parity
 from ..own_folders import draw, write_coco_folder, write_images
 from ..systems.timm_models.classifiers import released_file
 from ..tools.random_weights import random_checkpoint
-from ..tools.small_images import small_training
+from ..tools.small_images import small_images, small_training
 from ..tools.user_folder import make_user_folder
 from .blocks import ROOT
 
@@ -50,17 +49,10 @@ def without_workers(*modes: str) -> list[str]:
     return [f'{mode}_dataloader.{key}' for mode in modes for key in ('num_workers=0', 'persistent_workers=False')]
 
 
-def few_images(mode: str) -> list[str]:
-    """Options for two small images in a 'val' or 'test' dataloader."""
-    dataset = f'{mode}_dataloader.dataset'
-    return [f'{dataset}.indices=2', f'{dataset}.pipeline.1.scale=(128,96)', *without_workers(mode)]
-
-
 def additions(line: str) -> list[str]:
-    """What is put behind a command to make it short: the one rule for every command of every page.
+    """What is put behind a command to make it short, on few and small images: the one rule for every command.
 
-    Trainings take two iterations, or an epoch of four images; tests take two images. Images are small, except those
-    of classifiers. Of options that are given twice the tools take the last, and `--cfg-options` adds up.
+    Of options that are given twice the tools take the last, and `--cfg-options` adds up.
     """
     config = find_config_in(line)
     kind = config and config['kind']
@@ -77,10 +69,11 @@ def additions(line: str) -> list[str]:
         if kind in CLASSIFIERS:
             options += ['train_dataloader.batch_size=2', 'val_dataloader.dataset.indices=2']
         elif '--mini' not in line:
-            options += [*small_training(config[0]), *few_images('val')]
+            options += [*small_training(config[0]), *small_images('val', 2)]
         words = ['--epochs', '1'] if '--epochs' in line else []
     elif re.search(TESTS, line):
-        options = ['test_dataloader.dataset.indices=2'] if kind in CLASSIFIERS else few_images('test')
+        few = small_images('test', 2)
+        options = few[:1] if kind in CLASSIFIERS else [*few, *without_workers('test')]
         if '--tta' in line:
             scales = range(NUM_TTA_SCALES[kind])
             options += [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in scales]
@@ -99,13 +92,7 @@ def find_config_in(line: str) -> re.Match | None:
 
 
 class Place:
-    """The folder of one page.
-
-    Args:
-        folder: A new folder.
-        workplace: A folder with the miniatures in data/mini.
-        kept: Folder for what is made once for all pages.
-    """
+    """The folder of one page; miniatures are those of `workplace`, and `kept` has what is made once for all pages."""
 
     def __init__(self, folder: Path, workplace: Path, kept: Path) -> None:
         self.folder, self.kept = folder, kept
@@ -193,8 +180,7 @@ class Place:
         """The file that a config starts from, where mmengine looks for it before it downloads it."""
         own = self.folder / config
         config = str(own) if own.is_file() else find_config(config)
-        init_cfg = Config.fromfile(config).model.backbone.get('init_cfg') or {}
-        url = init_cfg.get('checkpoint', '')
+        url = (Config.fromfile(config).model.backbone.get('init_cfg') or {}).get('checkpoint', '')
         path = self.kept / 'torch/hub/checkpoints' / url.split('/')[-1]
         if url.startswith('https://') and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -221,12 +207,9 @@ def authors_classifier(path: Path) -> None:
 
 def authors_model(path: Path) -> None:
     """A whole detector or segmentor of TransNeXt's authors, by their name for it."""
-    head, variant = re.match(
-        r'(mask_rcnn|dino_\dscale|upernet|mask2former)\w*?_transnext_([a-z]+)', path.name
-    ).groups()
-    shapes = parity.released_heads(head, variant)
-    weights = {name: torch.rand(shape) for name, shape in shapes.items()}
-    backbone = parity.released_state_dict(f'transnext_{variant}')
+    name = re.match(r'(mask_rcnn|dino_\dscale|upernet|mask2former)\w*?_transnext_([a-z]+)', path.name)
+    weights = {name: torch.rand(shape) for name, shape in parity.released_heads(*name.groups()).items()}
+    backbone = parity.released_state_dict(f'transnext_{name[2]}')
     weights.update({f'backbone.{name}': value for name, value in backbone.items()})
     classes = (CocoDataset if 'coco' in path.name else ADE20KDataset).METAINFO['classes']
     torch.save(dict(state_dict=weights, meta=dict(CLASSES=classes)), path)

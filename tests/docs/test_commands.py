@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
@@ -16,7 +15,7 @@ from bioattn_mm.cli import main as bioattn_command
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.installed import find_configs
 
-from .blocks import ROOT, Command, inline_code, pages, read_blocks
+from .blocks import ROOT, inline_code, pages, read_blocks
 
 PAGES = [*pages(), *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/README.md'))]
 # Words that the reader replaces: CONFIG, WORK_DIR.
@@ -26,11 +25,17 @@ FOLDERS = ('benchmarks/', 'bioattn_mm/', 'configs/', 'docker/', 'docs/', 'requir
 # Configs that the pages show.
 SHOWN = {block.file for page in pages() for block in read_blocks(page) if block.language == 'python' and block.file}
 # Options in the running text that are of other programs than the tools.
-OPTIONS_OF_OTHERS = {
-    'pip': ['--no-build-isolation', '--no-deps', '--extra-index-url'],
-    'mkdocs': ['--strict'],
-    'docker': ['--build-arg', '--gpus', '--shm-size', '--user', '--volume'],
+OPTIONS_OF_OTHERS = '--no-build-isolation --no-deps --extra-index-url --strict --build-arg --gpus --shm-size --user '
+OPTIONS_OF_OTHERS += '--volume'
+# The scripts of several processes: the place of the config, how many words come before the arguments of the tool, and
+# the tool.
+LAUNCHERS = {
+    'tools/dist_train.sh': (0, 2, 'tools/train.py'),
+    'tools/dist_test.sh': (0, 3, 'tools/test.py'),
+    'tools/slurm_train.sh': (2, 3, 'tools/train.py'),
 }
+# Programs of whose arguments only files of the repository are looked at.
+OTHERS = ('cd', 'cp', 'git', 'mim', 'pre-commit', 'sbatch', 'source')
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +61,7 @@ def parse(path: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         with redirect_stderr(errors):
             args = vars(tool(path)['parse_args']())
     except SystemExit as exit_:
-        if exit_.code:
-            raise AssertionError(errors.getvalue().splitlines()[-1]) from None
+        assert not exit_.code, errors.getvalue().splitlines()[-1]
         return  # --help
     except InputError as error:
         raise AssertionError(str(error)) from None
@@ -74,47 +78,26 @@ def check_config(name: str) -> None:
     assert found, f'there is no config {name}'
 
 
-def expand(words: list[str]) -> list[str]:
-    """Words with patterns of the repository's files expanded; each such file must exist."""
-    expanded = []
-    for word in words:
-        if word.startswith(FOLDERS):
-            paths = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(word))
-            assert paths, f'there is no {word}'
-            expanded += paths
-        else:
-            expanded.append(word)
-    return expanded
+def expand(word: str) -> list[str]:
+    """A word with patterns of the repository's files expanded; each such file must exist."""
+    if not word.startswith(FOLDERS):
+        return [word]
+    paths = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(word))
+    assert paths, f'there is no {word}'
+    return paths
 
 
 def check_python(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    if words[0] == '-m':
-        check_module(*words[1:])
-    elif words[0].startswith('tools/'):
+    """A tool, another script, or `-m`: a module, pytest, or the package itself, which runs a script of another."""
+    if words[0].startswith('tools/'):
         parse(words[0], words[1:], monkeypatch)
+    elif words[:2] == ['-m', 'bioattn_mm']:
+        assert any((folder / words[2]).is_file() for folder in (ROOT, *map(Path, sys.path))), f'no {words[2]}'
+    elif words[0] == '-m':
+        module = ROOT / words[1].replace('.', '/') / '__main__.py'
+        assert words[1] == 'pytest' or module.is_file(), f'there is no module {words[1]}'
     else:
-        # `expand` has found scripts of the repository.
         assert words[0].startswith(FOLDERS) or words[0] in ('-c', 'setup.py', '...'), f'what is {words[0]}?'
-
-
-def check_module(name: str, *words: str) -> None:
-    """`python -m NAME`: the package itself, which runs a script of another, a module of it, or pytest."""
-    if name == 'bioattn_mm':
-        folders = (ROOT, *map(Path, sys.path))
-        assert any((folder / words[0]).is_file() for folder in folders), f'there is no {words[0]}'
-    elif name.startswith('bioattn_mm.'):
-        assert (ROOT / name.replace('.', '/') / '__main__.py').is_file(), f'there is no module {name}'
-    else:
-        assert name == 'pytest', f'what is {name}?'
-
-
-# The scripts of several processes: the place of the config, how many words come before the arguments of the tool, and
-# the tool.
-LAUNCHERS = {
-    'tools/dist_train.sh': (0, 2, 'tools/train.py'),
-    'tools/dist_test.sh': (0, 3, 'tools/test.py'),
-    'tools/slurm_train.sh': (2, 3, 'tools/train.py'),
-}
 
 
 def check_launcher(script: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,84 +112,57 @@ def check_launcher(script: str, words: list[str], monkeypatch: pytest.MonkeyPatc
 
 
 def check_bioattn(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    if words in (['--help'], ['-h'], []):
-        return
-    name, tools = words[0], bioattn_command.find_tools()
-    assert name in tools, f'there is no command {name}'
-    path = f'tools/{tools[name].relative_to(bioattn_command.FOLDER / "tools")}'
-    parse(path, words[1:], monkeypatch)
+    if words not in (['--help'], []):
+        tools = bioattn_command.find_tools()
+        assert words[0] in tools, f'there is no command {words[0]}'
+        parse(f'tools/{tools[words[0]].relative_to(bioattn_command.FOLDER / "tools")}', words[1:], monkeypatch)
 
 
-def check_make(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def check_make(words: list[str]) -> None:
     makefile = (ROOT / 'Makefile').read_text()
-    for word in words:
-        name, equals, value = word.partition('=')
-        if equals:
-            assert re.search(rf'^{name} *\??=|\$\({name}\)', makefile, re.MULTILINE), f'make knows no {name}'
-            if name == 'CONFIG':
-                check_config(value)
-            for extra in value.split() if name == 'EXTRA' else ():
-                assert (ROOT / f'requirements/{extra}.txt').is_file(), f'make setup has no EXTRA={extra}'
-        else:
-            assert re.search(rf'^{name}:', makefile, re.MULTILINE), f'make has no target {name}'
+    for name, equals, value in (word.partition('=') for word in words):
+        known = rf'^{name} *\??=|\$\({name}\)' if equals else rf'^{name}:'
+        assert re.search(known, makefile, re.MULTILINE), f'make knows no {name}'
+        if name == 'CONFIG':
+            check_config(value)
+        for extra in value.split() if name == 'EXTRA' else ():
+            assert (ROOT / f'requirements/{extra}.txt').is_file(), f'make setup has no EXTRA={extra}'
 
 
-def check_pip(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def check_pip(words: list[str]) -> None:
     from ..package.project import PROJECT, RUNTIME
 
-    assert words[0] in ('install', 'wheel', 'download', 'list', 'show'), f'pip {words[0]}'
-    for option, word in zip(['', *words], words):
-        if option == '-r':
-            assert (ROOT / word).is_file(), f'there is no {word}'
-        elif '[' in word:
+    for word in words:
+        if '[' in word:
             requirement = Requirement(re.sub(r'^\./packaging/(?=\w)|^\.(?=\[)', 'bioattn_mm', word))
-            project = {'bioattn_mm': PROJECT, 'bioattn_mmruntime': RUNTIME}.get(requirement.name)
-            if project is not None:
+            if project := {'bioattn_mm': PROJECT, 'bioattn_mmruntime': RUNTIME}.get(requirement.name):
                 unknown = requirement.extras - set(project['optional-dependencies'])
                 assert not unknown, f'{project["name"]} has no extra {unknown}'
 
 
-def check_docker(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`expand` has found the Dockerfile after -f; what runs in a container is a command like the others."""
-    images = [f'bioattn_mm:{path.suffix[1:]}' for path in (ROOT / 'docker').iterdir()]
-    image = [index for index, word in enumerate(words) if word.startswith('bioattn_mm:')]
-    assert image and words[image[0]] in images, f'expected one of {images}'
-    if words[0] == 'run':
-        check(Command(words[image[0] + 1 :]), monkeypatch)
-    else:
-        assert words[0] == 'build', f'docker {words[0]}'
-
-
-def check_torchrun(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    check_module(*words[words.index('-m') + 1 :])
-
-
-def check_runtime(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    parse('tools/predict.py', words, monkeypatch)
-
-
-CHECKS: dict[str, Callable[[list[str], pytest.MonkeyPatch], None]] = {
-    'bioattn': check_bioattn,
-    'bioattn-runtime': check_runtime,
-    'docker': check_docker,
-    'make': check_make,
-    'pip': check_pip,
-    'python': check_python,
-    'torchrun': check_torchrun,
-}
-# Programs whose arguments are not looked at, except for files of the repository.
-OTHERS = ('cd', 'cp', 'git', 'mim', 'pre-commit', 'sbatch', 'source')
-
-
-def check(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not command.words:  # variables alone
-        return
-    program, *words = expand(command.words)
+def check(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    program, *words = (expanded for word in command for expanded in expand(word))
     if program in LAUNCHERS:
         check_launcher(program, words, monkeypatch)
-    elif program not in OTHERS:
-        assert program in CHECKS, f'no check for the program {program}: add it to CHECKS'
-        CHECKS[program](words, monkeypatch)
+    elif program == 'python':
+        check_python(words, monkeypatch)
+    elif program == 'torchrun':
+        check_python(words[words.index('-m') :], monkeypatch)
+    elif program == 'bioattn':
+        check_bioattn(words, monkeypatch)
+    elif program == 'bioattn-runtime':
+        parse('tools/predict.py', words, monkeypatch)
+    elif program == 'make':
+        check_make(words)
+    elif program == 'pip':
+        check_pip(words)
+    elif program == 'docker':
+        (image,) = (index for index, word in enumerate(words) if word.startswith('bioattn_mm:'))
+        assert (ROOT / 'docker' / words[image].replace('bioattn_mm:', 'Dockerfile.')).is_file(), words[image]
+        if words[0] == 'run':  # what runs in a container is a command like the others
+            check(words[image + 1 :], monkeypatch)
+    else:
+        assert program in OTHERS, f'no check for the program {program}'
 
 
 @pytest.mark.parametrize('page', PAGES)
@@ -217,7 +173,7 @@ def test_every_command_is_one_that_its_program_takes(page: str, monkeypatch: pyt
             try:
                 check(command, monkeypatch)
             except AssertionError as error:
-                failures.append(f'{block}: {command}: {str(error).splitlines()[0]}')
+                failures.append(f'{block}: {" ".join(command)}: {str(error).splitlines()[0]}')
     assert not failures, '\n'.join(failures)
 
 
@@ -234,25 +190,22 @@ def options(path: str) -> set[str]:
 
 @cache
 def all_options() -> set[str]:
-    """The options of all tools, and those of other programs."""
     tools = [path.relative_to(ROOT).as_posix() for path in ROOT.glob('tools/**/*.py')]
-    return set().union(*OPTIONS_OF_OTHERS.values(), *map(options, tools))
+    return set(OPTIONS_OF_OTHERS.split()).union(*map(options, tools))
 
 
 def unknown(code: str) -> list[str]:
     """What does not exist of a tool, a command of `bioattn` or an option in the running text."""
     program, *words = code.removeprefix('python ').split()
-    known = all_options()
-    if re.fullmatch(r'tools/[\w/]+\.(py|sh)', program):
-        if not (ROOT / program).is_file():
-            return [program]
-        if program.endswith('.py'):
-            known = options(program)
-    elif program == 'bioattn':
+    if program == 'bioattn':
         commands = {*bioattn_command.find_tools(), 'COMMAND', '...'}
         return [word for word in words[:1] if word not in commands and not word.startswith('-')]
-    elif not program.startswith('--'):
+    is_tool = re.fullmatch(r'tools/[\w/]+\.(py|sh)', program)
+    if is_tool and not (ROOT / program).is_file():
+        return [program]
+    if not is_tool and not program.startswith('--'):
         return []
+    known = options(program) if is_tool and program.endswith('.py') else all_options()
     return [option for option in re.findall(r'(?<!\S)--[a-z][\w-]*', code) if option not in known]
 
 

@@ -35,20 +35,12 @@ CHECKPOINTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """A block that runs: bash line by line with what `place.additions` puts behind it, Python as it stands.
+    """A block that runs: bash line by line with what `place.additions` puts behind it, Python as it stands."""
 
-    Attributes:
-        words: Patterns in the block and what stands for them, besides `WORDS`.
-        but: What is in lines that are left out, and why they are.
-        given: Files that are there before, besides those that `Place.provide` makes: keys of `CHECKPOINTS`, or names
-            that it knows.
-        alone: In a folder of its own instead of that of the blocks above.
-    """
-
-    words: dict[str, str] = field(default_factory=dict)
-    but: dict[str, str] = field(default_factory=dict)
-    given: tuple[str, ...] = ()
-    alone: bool = False
+    words: dict[str, str] = field(default_factory=dict)  # patterns and what stands for them, besides `WORDS`
+    but: dict[str, str] = field(default_factory=dict)  # what is in lines that are left out, and why
+    given: tuple[str, ...] = ()  # files that are there before, besides those that `Place.provide` makes
+    alone: bool = False  # in a folder of its own instead of that of the blocks above
 
 
 @dataclass(frozen=True)
@@ -160,23 +152,17 @@ for page, rows in TABLE.items():
 RUN = [key for key in BLOCKS if isinstance(ROWS[key], Run)]
 
 
-def test_every_row_has_a_block() -> None:
-    assert not [': '.join(key) for key in ROWS if key not in BLOCKS], 'rows without a block'
+def test_rows_are_of_blocks_that_the_pages_have() -> None:
+    """A block that is run elsewhere is, and what a row replaces or leaves out is in its block."""
     assert not set(TABLE) - {page for page, _ in BLOCKS}, 'pages without blocks'
-
-
-def test_blocks_that_are_run_elsewhere_are() -> None:
-    for (page, _), row in ROWS.items():
+    for (page, name), row in ROWS.items():
+        block = BLOCKS[page, name]
         if isinstance(row, RunBy):
             assert Path(page).name in (ROOT / row.test).read_text(), f'{row.test} does not read {page}'
-
-
-def test_what_a_row_says_of_its_block_is_in_it() -> None:
-    for key in RUN:
-        row, block = ROWS[key], BLOCKS[key]
-        absent = [word for word in row.words if not re.search(word, block.text)]
-        absent += [part for part in row.but if not any(part in line for line in block.lines())]
-        assert not absent, f'{block}: {absent}'
+        elif isinstance(row, Run):
+            absent = [word for word in row.words if not re.search(word, block.text)]
+            absent += [part for part in row.but if not any(part in line for line in block.lines())]
+            assert not absent, f'{block}: {absent}'
 
 
 def with_words(text: str, row: Run) -> str:
@@ -184,13 +170,6 @@ def with_words(text: str, row: Run) -> str:
     for word, stand_in in {**row.words, **WORDS}.items():
         text = re.sub(word, stand_in, text)
     return text
-
-
-def lines_of(key: tuple[str, str]) -> list[str]:
-    """The lines of a block of bash that run."""
-    row, block = ROWS[key], BLOCKS[key]
-    lines = block.lines() if block.language == 'bash' else []
-    return [with_words(line, row) for line in lines if not any(part in line for part in row.but)]
 
 
 @pytest.fixture(scope='module')
@@ -214,8 +193,9 @@ def test_every_command(page: str, name: str, place_of: Callable[[str, str], Plac
         if path in row.given or path in with_words(block.text, row) and path not in block.text:
             place.provide_checkpoint(path, config)
     if block.language == 'bash':
-        for line in lines_of((page, name)):
-            print(place.run_line(line))
+        for line in block.lines():
+            if not any(part in line for part in row.but):
+                print(place.run_line(with_words(line, row)))
     elif block.file:
         (place.folder / block.file).write_text(block.text)
     else:

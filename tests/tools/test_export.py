@@ -123,39 +123,22 @@ def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -
         assert result['same'] > 0.999
 
 
-DEPLOY = 'configs/deploy/'
 BAD_INPUT = {
-    'no deploy config': (['--deploy-cfg', 'none.py'], 'deploy config not found: none.py'),
-    'another config': (
-        ['--deploy-cfg', UPERNET],
-        '.*upernet_small.py is no deploy config of mmdeploy: it has no ir_',
+    '--deploy-cfg none.py': 'deploy config not found: none.py',
+    f'--deploy-cfg {UPERNET}': '.*upernet_small.py is no deploy config of mmdeploy: it has no ir_',
+    f'--deploy-cfg {SEGMENTATION} --int8 none': 'no folder of images to calibrate on at non',
+    f'--deploy-cfg {SEGMENTATION} --cfg-options test_dataloader.dataset.pipeline.1.type=RandomFlip': (
+        'the test pipeline has a step RandomFlip, which pipeline.json cannot describe: {'
     ),
-    'images missing': (
-        ['--deploy-cfg', SEGMENTATION, '--int8', 'none'],
-        'no folder of images to calibrate on at non',
-    ),
-    'a step that cannot be described': (
-        ['--deploy-cfg', SEGMENTATION, '--cfg-options', 'test_dataloader.dataset.pipeline.1.type=RandomFlip'],
-        'the test pipeline has a step RandomFlip, which pipeline.json cannot describe: {',
-    ),
-    'int8 of another format': (
-        ['--deploy-cfg', f'{DEPLOY}segmentation_torchscript.py', '--int8', 'data'],
-        '--int8 writes an ONNX file: take a deploy config of onnxruntime',
-    ),
-    'TensorRT': (
-        ['--deploy-cfg', f'{DEPLOY}segmentation_tensorrt-fp16_dynamic.py'],
-        'the deploy config exports for tensorrt, which is not installed: install it first',
-    ),
-    'format of the other way': (
-        ['--to', 'onnx'],
-        '--via mmdeploy takes --deploy-cfg FILE, and no --to, --size or --b',
-    ),
+    '--deploy-cfg configs/deploy/segmentation_torchscript.py --int8 data': '--int8 writes an ONNX file',
+    '--deploy-cfg configs/deploy/segmentation_tensorrt-fp16_dynamic.py': '.* exports for tensorrt, which is not',
+    '--to onnx': '--via mmdeploy takes --deploy-cfg FILE, and no --to, --size or --b',
 }
 
 
-@pytest.mark.parametrize(('options', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
-def test_bad_input(options: list[str], message: str, workplace: Path, checkpoint: str, tool: InProcess) -> None:
-    line = tool.refused(workplace, 'export.py', UPERNET, checkpoint, '--mini', '--out', 'new', *options)
+@pytest.mark.parametrize(('options', 'message'), BAD_INPUT.items())
+def test_bad_input(options: str, message: str, workplace: Path, checkpoint: str, tool: InProcess) -> None:
+    line = tool.refused(workplace, 'export.py', UPERNET, checkpoint, '--mini', '--out', 'new', *options.split())
     assert re.match(f'error: {message}', line)
 
 

@@ -1,6 +1,5 @@
 """tools/analysis/fit_position_bias.py: a bias that is a Gaussian is found again, and nothing is overwritten."""
 
-import csv
 import json
 import runpy
 from pathlib import Path
@@ -17,7 +16,7 @@ from bioattn_mm.systems.convit import ConViT
 from bioattn_mm.systems.gab import GABSwin, GABViT
 
 from ..analysis.small_backbones import BACKBONES
-from .running import ROOT, InProcess
+from .running import ROOT, InProcess, read_csv
 
 TOOL = 'analysis/fit_position_bias.py'
 VIT = dict(embed_dims=16, num_layers=4, num_heads=2)
@@ -31,30 +30,24 @@ def write_config(path: Path, backbone: dict) -> Path:
 
 
 def rows_of(folder: Path) -> list[dict]:
-    with (folder / 'table.csv').open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(folder / 'table.csv')
     assert [row['layer'] for row in rows] == [row['layer'] for row in json.loads((folder / 'table.json').read_text())]
     return rows
 
 
-def without_learned_bias(backbone: nn.Module) -> nn.Module:
-    """Leave the Gaussian alone in every layer."""
-    for name, parameter in backbone.named_parameters():
-        if 'rel_pos.mlp' in name or 'bias_table' in name:
-            nn.init.zeros_(parameter)
-    return backbone
-
-
 @pytest.mark.parametrize('kind', ['GABViT', 'GABSwin'])
 def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path: Path, tool: InProcess) -> None:
-    backbone = without_learned_bias(GABViT(VIT, out_indices=(3,)) if kind == 'GABViT' else GABSwin(SWIN))
+    settings = dict(arch=VIT, out_indices=(3,)) if kind == 'GABViT' else dict(arch=SWIN)
+    backbone = (GABViT if kind == 'GABViT' else GABSwin)(**settings)
+    for name, parameter in backbone.named_parameters():
+        if 'rel_pos.mlp' in name or 'bias_table' in name:  # which leaves the Gaussian alone
+            nn.init.zeros_(parameter)
     layers = [module for module in backbone.modules() if hasattr(module, 'sigma')]
     for index, layer in enumerate(layers):
         layer.sigma.data.fill_(0.8 + 0.1 * index)
         layer.amplitude.data.fill_(0.5 + 0.1 * index)
     torch.save({'state_dict': {f'backbone.{n}': v for n, v in backbone.state_dict().items()}}, tmp_path / 'file.pth')
-    arch = dict(arch=VIT, out_indices=(3,)) if kind == 'GABViT' else dict(arch=SWIN)
-    config = write_config(tmp_path / 'config.py', dict(type=f'bioattn_mm.{kind}', **arch))
+    config = write_config(tmp_path / 'config.py', dict(type=f'bioattn_mm.{kind}', **settings))
     printed = tool(tmp_path, TOOL, config, 'file.pth', '--out', 'out')
 
     rows = rows_of(tmp_path / 'out')
@@ -93,10 +86,8 @@ def test_timm_and_gab_vit_have_the_same_learned_bias(tmp_path) -> None:
     host = timm.create_model('vit_relpos_small_patch16_224')
     torch.save(host.state_dict(), tmp_path / 'timm.pth')
     config = write_config(tmp_path / 'config.py', dict(type='bioattn_mm.GABViT', arch='small', amplitude=0.0))
-    maps, wanted = (
-        read_tables(model, str(tmp_path / 'timm.pth'), (14, 14))
-        for model in (str(config), 'vit_relpos_small_patch16_224')
-    )
+    models = str(config), 'vit_relpos_small_patch16_224'
+    maps, wanted = (read_tables(model, str(tmp_path / 'timm.pth'), (14, 14)) for model in models)
     assert list(maps) == list(wanted)
     for name, values in maps.items():
         assert values.shape == (27, 27)
@@ -144,23 +135,20 @@ def test_fit_above_the_least_value() -> None:
     assert {name: values[name] for name in wanted} == pytest.approx(wanted, rel=1e-2)
     assert values['offset'] == pytest.approx(-7, abs=1e-4)
 
-    stripes = np.broadcast_to(np.exp(-(x**2) / 8), x.shape) + np.random.default_rng(0).normal(
-        size=x.shape, scale=0.01
-    )
-    values = fit_gaussian(stripes, from_minimum=True)
-    assert values['sigma_y'] > 50
-    assert values['r_squared'] > 0.9
+    noise = np.random.default_rng(0).normal(size=x.shape, scale=0.01)
+    values = fit_gaussian(np.exp(-(x**2) / 8) + noise, from_minimum=True)
+    assert values['sigma_y'] > 50 and values['r_squared'] > 0.9
 
 
-@pytest.mark.parametrize(
-    ('model', 'message'),
-    [
-        ('no.py', 'config not found: no.py'),
-        ('gab/upernet_swin_small_ade20k', 'checkpoint not found: absent.pth'),
-        ('resnet18', "resnet18 is neither a config file nor one of timm's models with relative positions"),
-        ('vit_relpos_small_patch16_224', 'checkpoint not found: absent.pth'),
-    ],
-)
+REFUSED = {
+    'no.py': 'config not found: no.py',
+    'gab/upernet_swin_small_ade20k': 'checkpoint not found: absent.pth',
+    'resnet18': "resnet18 is neither a config file nor one of timm's models with relative positions",
+    'vit_relpos_small_patch16_224': 'checkpoint not found: absent.pth',
+}
+
+
+@pytest.mark.parametrize(('model', 'message'), REFUSED.items())
 def test_refuses_what_it_cannot_read(model: str, message: str, tmp_path: Path, tool: InProcess) -> None:
     assert tool.refused(tmp_path, TOOL, model, 'absent.pth', '--out', 'out') == f'error: {message}'
 

@@ -1,6 +1,5 @@
 """tools/inspect_data.py: statistics of the miniature data, and everything that it finds wrong in damaged ones."""
 
-import csv
 import json
 import re
 import runpy
@@ -16,7 +15,7 @@ from bioattn_mm.data.inspection import Inspection
 
 from ..data.formats.exporter_folders import corners
 from ..own_folders import write_coco_folder, write_mask_folder
-from .running import ROOT, InProcess, run
+from .running import ROOT, InProcess, read_csv, run
 
 TOOL = 'inspect_data.py'
 DETECTOR = str(ROOT / 'tests/tools/mask_rcnn_small.py')
@@ -42,11 +41,6 @@ train_dataloader = dict(dataset=dataset)
 WIDTH, HEIGHT = 64, 48
 NUM_OWN = 10  # images
 OUTLINE = [[5, 5, 25, 5, 25, 20, 5, 20]]
-
-
-def read_csv(path: Path) -> list[dict]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
 
 
 def problems_of(tool: InProcess, folder: Path, *args: object) -> tuple[list[tuple[str, str, str]], str]:
@@ -296,26 +290,21 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
     assert drawn == {'good', 'wrong', 'empty'}
 
 
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (['train_dataloader.dataset.ann_file=absent.json'], 'no data for CocoDataset at .*/absent.json'),
-        (['train_dataloader.dataset.ann_file=images/1.jpg'], '.*/images/1.jpg is no JSON file'),
-        (
-            ['train_dataloader.dataset.ann_file=other.json'],
-            ".*/other.json is not in COCO's format: it has no list of annotations and no list of categories",
-        ),
-        (
-            ['train_dataloader.dataset.type=VOCDataset'],
-            "VOCDataset cannot be inspected: expected mmdet's CocoDataset",
-        ),
-        (['train_dataloader=None'], '.*detection.py has no train_dataloader'),
-    ],
-)
-def test_refuses_in_one_line(options: list[str], message: str, damaged_coco: tuple, tool: InProcess) -> None:
+REFUSED = {
+    'dataset.ann_file=absent.json': 'no data for CocoDataset at .*/absent.json',
+    'dataset.ann_file=images/1.jpg': '.*/images/1.jpg is no JSON file',
+    'dataset.ann_file=other.json': ".* is not in COCO's format: it has no list of annotations and no list of c",
+    'dataset.type=VOCDataset': "VOCDataset cannot be inspected: expected mmdet's CocoDataset",
+    '': '.*detection.py has no train_dataloader',
+}
+
+
+@pytest.mark.parametrize(('option', 'message'), REFUSED.items())
+def test_refuses_in_one_line(option: str, message: str, damaged_coco: tuple, tool: InProcess) -> None:
     folder, config = damaged_coco
     (folder / 'other.json').write_text('{"images": []}')
-    line = tool.refused(folder, TOOL, config, '--out', 'refused', '--cfg-options', *options)
+    option = f'train_dataloader.{option}' if option else 'train_dataloader=None'
+    line = tool.refused(folder, TOOL, config, '--out', 'refused', '--cfg-options', option)
     assert re.match(f'error: {message}', line)
 
 

@@ -198,21 +198,17 @@ def test_an_interruption_keeps_what_is_there(place: Path, tool: InProcess, monke
 
 
 BAD_INPUT = {
-    'no input': ([UPERNET, 'segmentor.pth'], 'nothing to predict on: name images, folders, globs, videos or a cam'),
-    'no checkpoint': ([UPERNET], 'no checkpoint: expected CONFIG CHECKPOINT INPUT..., or CONFIG INPUT... with --min'),
-    'no checkpoint at all': ([UPERNET, 'text.png', 'a'], 'cannot read the checkpoint text.png: '),
-    'unknown class': (
-        [UPERNET, 'segmentor.pth', 'a', '--classes', 'sky', 'unicorn'],
-        "the model has no class 'unicorn': it knows 150, wall, building, sky, ",
-    ),
-    'both': ([UPERNET, 'x.pth', 'a', '--slide', '--whole'], 'argument --whole: not allowed with argument --slide'),
-}  # fmt: skip
+    'segmentor.pth': 'nothing to predict on: name images, folders, globs, videos or a cam',
+    '': 'no checkpoint: expected CONFIG CHECKPOINT INPUT..., or CONFIG INPUT... with --min',
+    'text.png a': 'cannot read the checkpoint text.png: ',
+    'segmentor.pth a --classes sky unicorn': "the model has no class 'unicorn': it knows 150, wall, building, sky, ",
+    'x.pth a --slide --whole': 'argument --whole: not allowed with argument --slide',
+}
 
 
-@pytest.mark.parametrize(('args', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
-def test_bad_input(args: list[str], message: str, place: Path, tool: InProcess) -> None:
-    line = tool.refused(place, 'predict.py', *args)
-    assert re.match(r'(predict.py: )?error: ', line) and message in line
+@pytest.mark.parametrize(('args', 'message'), BAD_INPUT.items())
+def test_bad_input(args: str, message: str, place: Path, tool: InProcess) -> None:
+    assert f'error: {message}' in tool.refused(place, 'predict.py', UPERNET, *args.split())
 
 
 def test_index_images_of_many_classes() -> None:

@@ -18,8 +18,8 @@ from mmengine.registry import init_default_scope
 
 from .. import parity
 from ..conftest import NUM_TRAIN
-from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
-from .small_images import NO_WORKERS, small_training
+from .running import ROOT, InProcess, last_validation, metrics_of_test, run_forked, scalars
+from .small_images import NO_WORKERS, small_images, small_training
 from .user_folder import make_user_folder
 
 UPERNET, MASK_RCNN, DINO, MASK2FORMER, INSTANCE, PANOPTIC = (
@@ -53,12 +53,6 @@ SMALL_MODEL[PANOPTIC] = (
 )
 
 
-def small_images(mode: str, number: int) -> tuple[str, str]:
-    """Options that make the images of a 'val' or 'test' dataloader few and small."""
-    dataset = f'{mode}_dataloader.dataset'
-    return f'{dataset}.indices={number}', f'{dataset}.pipeline.1.scale=(128,96)'
-
-
 @pytest.fixture(scope='module')
 def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's folder: configs, data/ade, data/coco, and the authors' ImageNet file, whose values are made up."""
@@ -84,18 +78,13 @@ def train(user: Path, config: str, *options: str, how: Callable, arguments: tupl
 def check(
     user: Path, config: str, checkpoint: Path, *arguments: str, tool: InProcess, options: tuple[str, ...] = ()
 ) -> dict:
-    """Run tools/test.py; return its metrics, without times."""
+    """Run tools/test.py; return its metrics."""
     work_dir = checkpoint.parent / f'test{len(list(checkpoint.parent.glob("test*")))}'
     tool(
         user, 'test.py', config, str(checkpoint), '--work-dir', str(work_dir), *arguments, '--cfg-options',
         *SMALL_MODEL.get(config, ()), *NO_WORKERS, *options,
     )  # fmt: skip
-    return {name: value for name, value in metrics_of_test(work_dir).items() if 'time' not in name}
-
-
-def last_validation(work_dir: Path) -> dict:
-    line = [line for line in scalars(work_dir) if 'loss' not in line][-1]
-    return {name: value for name, value in line.items() if 'time' not in name and name != 'step'}
+    return metrics_of_test(work_dir)
 
 
 @pytest.fixture(scope='module')

@@ -1,6 +1,5 @@
 """tools/train.py and tools/test.py: the whole path on miniature data, and bad input."""
 
-import csv
 import json
 import pickle
 import re
@@ -23,7 +22,7 @@ from bioattn_mm.errors import InputError
 from ..conftest import NUM_VAL
 from ..needs import needs
 from .random_weights import random_checkpoint
-from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
+from .running import ROOT, InProcess, last_validation, metrics_of_test, read_csv, run_forked, scalars
 from .small_images import DETECTOR, NO_WORKERS
 
 CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
@@ -43,10 +42,9 @@ def trained(workplace: Path) -> Path:
 def test_mini_run_learns(trained: Path) -> None:
     losses = [line['loss'] for line in scalars(trained) if 'loss' in line]
     assert np.mean(losses[-3:]) < 0.7 * losses[0]
-    miou = [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
     _, baseline = majority_baseline(trained.parent / 'data' / 'mini' / 'ADEChallengeData2016')
     # The most frequent class alone cannot do this.
-    assert miou > 4 * baseline
+    assert last_validation(trained)['mIoU'] > 4 * baseline
     (log,) = trained.glob('*/*.log')
     assert re.search(r'Iter\(train\) \[ *10/60\].* eta: \d+:\d\d:\d\d ', log.read_text())
 
@@ -67,7 +65,7 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, 
         '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels',
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'tested')
-    assert tested['mIoU'] == [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
+    assert tested == last_validation(trained)
     assert f'mIoU {tested["mIoU"]:.4g}' in printed.splitlines()[-2]
     assert printed.splitlines()[-1].endswith('images/predictions.png')
     assert mmcv.imread(str(workplace / 'images' / 'predictions.png')).std() > 10
@@ -110,8 +108,7 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InPro
         '--sizes', '65', '--cfg-options', 'test_dataloader.dataset.indices=4', *NO_WORKERS,
     )  # fmt: skip
     tool(workplace, *arguments)
-    with (workplace / 'extrapolation/table.csv').open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(workplace / 'extrapolation/table.csv')
     assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear', 'unscaled']
     assert all(float(row['value']) > 0 and float(row['seconds_per_image']) > 0 for row in rows)
     # Another pooled grid gives other predictions.
@@ -170,96 +167,51 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     assert 'coco/bbox_mAP' in merged and 'coco/segm_mAP' not in merged
 
 
+# What is said of the arguments of a tool; those of train.py and test.py begin with a config.
+NAN = 'nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; '
 BAD_INPUT = {
-    'config of another kind': (['train.py', 'README.md'], r'error: README.md is no config: expected a .py'),
-    'config that does not parse': (['train.py', 'broken.py'], r'error: cannot read the config broken.py: .+'),
-    'config without a model': (
-        ['train.py', 'configs/_base_/datasets/ade20k.py'],
-        'error: .*ade20k.py is no config of a model that can be run: it has no model',
+    'train.py README.md': 'README.md is no config: expected a .py',
+    'train.py broken.py': 'cannot read the config broken.py: .+',
+    'train.py configs/_base_/datasets/ade20k.py': '.*ade20k.py is no config of a model .*: it has no model',
+    'train.py CONFIG': 'no data for ADE20KDataset at data/ade/ADEChallengeData2016 .*download .*--mini',
+    'test.py CONFIG x.pth --mini --cfg-options test_dataloader.dataset.data_root=data/mini/coco': (
+        'no data for ADE20KDataset at data/mini/coco/images/validation'
     ),
-    'data missing': (
-        ['train.py', CONFIG],
-        'error: no data for ADE20KDataset at data/ade/ADEChallengeData2016 .looked for from .*download .*--mini',
+    'test.py CONFIG x.pth --mini': 'checkpoint not found: x.pth',
+    'test.py CONFIG README.md --mini': 'cannot read the checkpoint README.md: ',
+    'train.py CONFIG --mini --resume x.pth': 'checkpoint to resume from not found: x.pth',
+    'train.py CONFIG --mini --resume other.pth': r'.* is not a checkpoint of this model; \d+ missing .*: backbone',
+    'train.py CONFIG --mini --strategy none.py': 'strategy not found: none.py',
+    'train.py CONFIG --mini --strategy configs/_base_/models/upernet.py': '.*upernet.py is not a strategy: expected',
+    'train.py CONFIG --mini --strategy configs/_base_/strategies/fsdp.py': '.*fsdp.py is for several processes: ',
+    'train.py CONFIG --mini --amp': 'mixed precision in float16 needs a GPU: on the CPU take bfloat16',
+    'train.py CONFIG --mini --cfg-options optim_wrapper.type=AmpOptimWrapper': (
+        "the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16"
     ),
-    'data of another kind': (
-        ['test.py', CONFIG, 'x.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.data_root=data/mini/coco'],
-        'error: no data for ADE20KDataset at data/mini/coco/images/validation',
+    'train.py CONFIG --mini --cfg-options optim_wrapper.optimizer.type=AdamX': '.*=AdamX: there is no such optimizer',
+    'train.py CONFIG --mini --cfg-options trian_cfg.max_iters=5': ".*no config has 'trian_cfg': did you mean train_c",
+    'train.py CONFIG --mini --seed -1': '--seed must be at least 0, got -1$',
+    'predict.py CONFIG x.pth image.jpg --mini --score-thr nan': (
+        'argument --score-thr: expected a number from 0 to 1, got nan$'
     ),
-    'checkpoint missing': (['test.py', CONFIG, 'x.pth', '--mini'], 'error: checkpoint not found: x.pth'),
-    'checkpoint of another kind': (
-        ['test.py', CONFIG, 'README.md', '--mini'],
-        'error: cannot read the checkpoint README.md: ',
-    ),
-    'checkpoint to resume from missing': (
-        ['train.py', CONFIG, '--mini', '--resume', 'x.pth'],
-        'error: checkpoint to resume from not found: x.pth',
-    ),
-    'checkpoint of another model to resume from': (
-        ['train.py', CONFIG, '--mini', '--resume', 'other_model.pth'],
-        r'error: other_model.pth is not a checkpoint of this model; \d+ missing in the file: backbone.stages.0.',
-    ),
-    'strategy missing': (
-        ['train.py', CONFIG, '--mini', '--strategy', 'none.py'],
-        'error: strategy not found: none.py',
-    ),
-    'strategy of another kind': (
-        ['train.py', CONFIG, '--mini', '--strategy', 'configs/_base_/models/upernet.py'],
-        'error: configs/_base_/models/upernet.py is not a strategy: expected a config with runner_type and strategy',
-    ),
-    'strategy of one process': (
-        ['train.py', CONFIG, '--mini', '--strategy', 'configs/_base_/strategies/fsdp.py'],
-        'error: .*fsdp.py is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy ',
-    ),
-    'no GPU for --amp': (
-        ['train.py', CONFIG, '--mini', '--amp'],
-        'error: mixed precision in float16 needs a GPU: on the CPU take bfloat16',
-    ),
-    'no GPU for the mixed precision of a config': (
-        ['train.py', CONFIG, '--mini', '--cfg-options', 'optim_wrapper.type=AmpOptimWrapper'],
-        "error: the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16",
-    ),
-    'unknown optimizer': (
-        ['train.py', CONFIG, '--mini', '--cfg-options', 'optim_wrapper.optimizer.type=AdamX'],
-        'error: optim_wrapper.optimizer.type=AdamX: there is no such optimizer$',
-    ),
-    'misspelt option': (
-        ['train.py', CONFIG, '--mini', '--cfg-options', 'trian_cfg.max_iters=5'],
-        "error: --cfg-options trian_cfg.max_iters: no config has 'trian_cfg': did you mean train_cfg.max_iters[?]$",
-    ),
-    'seed out of range': (
-        ['train.py', CONFIG, '--mini', '--seed', '-1'],
-        'error: --seed must be at least 0, got -1$',
-    ),
-    'threshold that is no number': (
-        ['predict.py', CONFIG, 'x.pth', 'image.jpg', '--mini', '--score-thr', 'nan'],
-        'predict.py: error: argument --score-thr: expected a number from 0 to 1, got nan$',
-    ),
-    'checkpoint with NaN to test': (
-        ['test.py', CONFIG, 'nan.pth', '--mini'],
-        'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
-    ),
-    'checkpoint with NaN to start from': (
-        ['train.py', CONFIG, '--mini', '--load-from', 'nan.pth'],
-        'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
-    ),
-    'weights to start from, and a config that goes on': (
-        ['train.py', CONFIG, '--mini', '--load-from', 'nan.pth', '--cfg-options', 'resume=True'],
-        'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
-    ),
+    'test.py CONFIG nan.pth --mini': NAN,
+    'train.py CONFIG --mini --load-from nan.pth': NAN,
+    'train.py CONFIG --mini --load-from nan.pth --cfg-options resume=True': NAN,
 }
 
 
 @pytest.mark.parametrize(
-    ('args', 'message'),
-    [pytest.param(*case, marks=needs('no GPU') if 'GPU' in case[1] else ()) for case in BAD_INPUT.values()],
+    ('call', 'message'),
+    [pytest.param(*case, marks=needs('no GPU') if 'GPU' in case[1] else ()) for case in BAD_INPUT.items()],
     ids=BAD_INPUT,
 )
-def test_bad_input(args: list[str], message: str, workplace: Path, tool: InProcess) -> None:
+def test_bad_input(call: str, message: str, workplace: Path, tool: InProcess) -> None:
     (workplace / 'README.md').write_text('no config, no checkpoint')
     (workplace / 'broken.py').write_text('model = dict(')
-    torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other_model.pth')
+    torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other.pth')
     torch.save(dict(weight=torch.tensor([1, float('nan')]), bias=torch.zeros(3)), workplace / 'nan.pth')
-    assert re.match(message, tool.refused(workplace, *args))
+    line = tool.refused(workplace, *call.replace('CONFIG', CONFIG).split())
+    assert re.match(f'(predict.py: )?error: {message}', line)
 
 
 def test_operation_without_a_deterministic_kernel(
@@ -293,35 +245,20 @@ def test_a_training_that_cannot_start_says_what_a_dry_run_says(workplace: Path, 
     assert tool.refused(workplace, 'train.py', CONFIG, *options, '--dry-run') == line
 
 
-TINY = 'configs/transnext/upernet_tiny_ade20k.py'
 BAD_TEST = {
-    'checkpoint of another variant': (
-        [TINY, 'trained/iter_60.pth', '--mini'],
-        r'error: trained/iter_60.pth is not a checkpoint of this model; \d+ of another shape: '
-        r'backbone.stages.0.patch_embed.proj.weight \(file \(24, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
+    'configs/transnext/upernet_tiny_ade20k.py': (
+        r'trained/iter_60.pth is not a checkpoint of this model; \d+ of another shape: '
+        r'backbone.stages.0.patch_embed.proj.weight \(file \(24, 3, 7, 7\), model \(72, 3, 7, 7\)\)'
     ),
-    'variant that does not exist': (
-        [
-            'configs/transnext/upernet_micro_ade20k.py', 'trained/iter_60.pth', '--mini', '--cfg-options',
-            'model.backbone.arch=huge',
-        ],  # fmt: skip
-        "error: arch must be one of micro, tiny, small, base, micro-aaaa or a dict, got 'huge'$",
+    'configs/transnext/upernet_micro_ade20k.py --cfg-options model.backbone.arch=huge': (
+        "arch must be one of micro, tiny, small, base, micro-aaaa or a dict, got 'huge'$"
     ),
-    'image that cannot be decoded': (
-        [
-            CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options',
-            'test_dataloader.dataset.data_root=damaged', 'test_dataloader.dataset.indices=4',
-        ],
-        'error: cannot decode the image damaged/images/validation/ADE_val_00000003.jpg',
+    'CONFIG --cfg-options test_dataloader.dataset.data_root=damaged test_dataloader.dataset.indices=4': (
+        'cannot decode the image damaged/images/validation/ADE_val_00000003.jpg'
     ),
-    'image that is too small': (
-        [
-            CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options', 'model.test_cfg.mode=whole',
-            'test_dataloader.dataset.pipeline.1.scale=(64,16)', 'model.data_preprocessor.test_cfg.size_divisor=1',
-        ],
-        r'error: .*H and W of at least 32 pixels, got \(1, 3, 16, ',
-    ),
-}  # fmt: skip
+    'CONFIG --cfg-options model.test_cfg.mode=whole test_dataloader.dataset.pipeline.1.scale=(64,16) '
+    'model.data_preprocessor.test_cfg.size_divisor=1': r'.*H and W of at least 32 pixels, got \(1, 3, 16, ',
+}
 
 
 @pytest.fixture(scope='module')
@@ -333,9 +270,11 @@ def damaged(workplace: Path) -> None:
 
 
 @pytest.mark.usefixtures('trained', 'damaged')
-@pytest.mark.parametrize(('args', 'message'), BAD_TEST.values(), ids=BAD_TEST)
-def test_test_that_fails(args: list[str], message: str, workplace: Path, tool: InProcess) -> None:
-    assert re.match(message, tool.error(workplace, 'test.py', *args, '--work-dir', 'wrong'))
+@pytest.mark.parametrize(('args', 'message'), BAD_TEST.items(), ids=BAD_TEST)
+def test_test_that_fails(args: str, message: str, workplace: Path, tool: InProcess) -> None:
+    config, *options = args.replace('CONFIG', CONFIG).split()
+    line = tool.error(workplace, 'test.py', config, 'trained/iter_60.pth', '--mini', '--work-dir', 'wrong', *options)
+    assert re.match(f'error: {message}', line)
 
 
 def test_label_maps_of_a_list_of_metrics(tmp_path: Path) -> None:
