@@ -76,7 +76,8 @@ def test_a_dict_may_be_switched_off() -> None:
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        ({'model.backbone.depth': 3}, r"TransNeXt.__init__\(\) .* argument 'depth', it takes arch, bias_mode, "),
+        ({'model.backbone.arch': 'huge'}, '^arch must be one of micro'),  # the package's own message
+        ({'model.backbone.depth': 3}, '^the model of .*upernet_micro_ade20k.py cannot be built: .*TransNeXt.__init__'),
         ({'model.decode_heads': 3}, "unexpected keyword argument 'decode_heads', it takes backbone, decode_head, n"),
         ({'model.type': 'Segmenter'}, 'Segmenter is not in the mmseg::model registry'),
     ],
@@ -84,18 +85,9 @@ def test_a_dict_may_be_switched_off() -> None:
 def test_models_that_cannot_be_built(options: dict, message: str) -> None:
     config = Config.fromfile(UPERNET)
     merge_options(config, options)
-    with pytest.raises(
-        InputError, match=f'the model of .*upernet_micro_ade20k.py cannot be built: .*{message}'
-    ) as error:
+    with pytest.raises(InputError, match=message) as error:
         state_dict_of(config)
     assert len(str(error.value).splitlines()) == 1
-
-
-def test_the_message_of_the_package_stays() -> None:
-    config = Config.fromfile(UPERNET)
-    config.model.backbone.arch = 'huge'
-    with pytest.raises(InputError, match='^arch must be one of micro'):
-        state_dict_of(config)
 
 
 def test_weights_that_nobody_publishes(tmp_path: Path) -> None:
@@ -122,9 +114,7 @@ def test_weights_that_nobody_publishes(tmp_path: Path) -> None:
         ('x.py', False, dict(train_data='a/parts.json'), 'x_a_parts'),
     ],
 )
-def test_work_dirs_do_not_collide(
-    config: str, mini: bool, data: dict | None, work_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_dirs_do_not_collide(config, mini, data: dict | None, work_dir: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ('a/parts', 'parts.v2'):
         Path(name).mkdir(parents=True)
@@ -154,9 +144,7 @@ def test_errors_are_one_line(error: Exception, line: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize('late', [False, True])
-def test_an_error_with_options_that_may_be_to_blame(
-    late: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_an_error_with_options_that_may_be_to_blame(late: bool, monkeypatch, capsys) -> None:
     options = ['model.test_cfg.mode=whole']
 
     @run_tool

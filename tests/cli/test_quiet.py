@@ -10,9 +10,7 @@ from bioattn_mm.cli.quiet import quiet_terminal
 
 
 @pytest.mark.parametrize(('level', 'is_shown'), [('INFO', False), ('DEBUG', True)])
-def test_noise_is_in_the_log_file_alone(
-    level: str, is_shown: bool, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_noise_is_in_the_log_file_alone(level: str, is_shown: bool, tmp_path: Path, capsys) -> None:
     path = tmp_path / 'log.txt'
     with quiet_terminal():
         logger = MMLogger(f'quiet_{level}', log_file=str(path), log_level=level)

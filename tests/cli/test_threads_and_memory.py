@@ -49,13 +49,9 @@ print(used.hblkhd - before.hblkhd, memory().fordblks - before.fordblks)
 def test_openmp_and_the_c_library_read_it() -> None:
     unset = ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT', *threads_and_memory.MALLOC_VARIABLES)
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    process = subprocess.run(
-        [sys.executable, '-c', BLOCK],
-        env={**environment, 'OMP_DISPLAY_ENV': 'VERBOSE'},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment['OMP_DISPLAY_ENV'] = 'VERBOSE'
+    command = [sys.executable, '-c', BLOCK]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "GOMP_SPINCOUNT = '0'" in process.stderr
     mapped, kept = map(int, process.stdout.split())
     assert mapped == 0 and kept >= 0.9 * 2**26

@@ -1,20 +1,11 @@
 """One wheel with every torch and every Python, where there is no compiler.
 
-Makes an environment for each torch and each Python that has it, with the wheel and all its extras. In each it
-
-- runs `python -m bioattn_mm.ops --check`;
-- imports mmdet, mmseg and mmpretrain and predicts with a detector and a segmentor, and trains two steps with timm
-  (use_wheel.py).
-
-The first Python of each torch also trains what the others predict with, two steps with mmdet, mmseg and mmpretrain,
-and runs the operators' tests, because the libraries know nothing of Python. With the newest torch it also exports to
-ONNX, compares the file in onnxruntime, and runs the tests of the page and of timm's interface. Nothing is pinned
-there, as README says; with the lowest torch, every package has the lowest version that pyproject.toml names. A torch
-for the CPU may have no torchvision that fits: then there are the operators alone.
-
-uv makes an environment of hard links to a cache that stands beside it, and each is removed after its use: 20 GB on
-disk at most. An environment that passed stands in a table of that wheel in FOLDER, and is not tried again. At the end
-the table is printed; the exit code is 1 if an environment failed.
+In an environment of each, with the wheel and all its extras, run `python -m bioattn_mm.ops --check` and use_wheel.py.
+The first Python of each torch also runs the operators' tests; with the newest torch, where nothing is pinned, it also
+exports, and runs the tests of the page and of timm's interface. With the lowest torch, every package has the lowest
+version that pyproject.toml names. A torch for the CPU may have no torchvision that fits: then there are the operators
+alone. An environment is removed after its use: 20 GB on disk at most. One that passed stands in a table of that wheel
+in FOLDER, and is not tried again. The exit code is 1 if one failed.
 """
 
 import argparse
@@ -34,11 +25,7 @@ SUITE = ('tests', 'benchmarks', 'pyproject.toml', 'README.md', 'configs', 'tools
 PYTEST = ('python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
 # The tests of each instruction set are `make test-capabilities`.
 OPERATORS_TESTS = (*PYTEST, '--ignore', 'tests/ops/test_capabilities.py', 'tests/ops')
-TIMM_TESTS = (
-    *PYTEST,
-    'tests/systems/timm_models/test_timm_interface.py',
-    'tests/systems/timm_models/test_timm_models.py',
-)
+TIMM_TESTS = (*PYTEST, *(f'tests/systems/timm_models/test_timm_{name}.py' for name in ('interface', 'models')))
 PAGE_TESTS = (*PYTEST, 'tests/page/test_requests.py')
 FREE_BYTES = 25e9
 
@@ -74,15 +61,8 @@ class Environment:
 
     def run(self, *command: str) -> str:
         """What a command printed, in the folder of the suite."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder / 'suite',
-            env=self.variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding='utf-8',
-            errors='replace',
-        )
+        streams = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8', errors='replace')
+        done = subprocess.run(command, cwd=self.folder / 'suite', env=self.variables, **streams)
         if done.returncode:
             raise Failed(f'{" ".join(command)}: exit code {done.returncode}\n{done.stdout[-6000:]}')
         return done.stdout
@@ -164,15 +144,8 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('wheel', type=Path, help='such as dist/bioattn_mm-0.1.0-py3-none-manylinux_2_28_x86_64.whl')
     parser.add_argument('--pythons', nargs='+', required=True, metavar='PYTHON', help='the newest first')
-    parser.add_argument(
-        '--torches', nargs='+', default=TORCHES, metavar='VERSION', help=f'(default: {" ".join(TORCHES)})'
-    )
-    parser.add_argument(
-        '--folder',
-        type=Path,
-        default=ROOT / 'build' / 'bounds',
-        help='where everything is put (default: build/bounds)',
-    )
+    parser.add_argument('--torches', nargs='+', default=TORCHES, metavar='VERSION', help=' '.join(TORCHES))
+    parser.add_argument('--folder', type=Path, default=ROOT / 'build/bounds', help='where everything is put')
     return parser.parse_args()
 
 

@@ -46,12 +46,8 @@ def test_a_command_is_a_tool(bioattn) -> None:
     assert 'python tools' not in printed
 
 
-def test_errors_of_a_tool_are_its_own(bioattn) -> None:
-    code, _, errors = bioattn('test', 'no/such_config', 'no.pth')
-    assert code == 2 and errors == 'error: config not found: no/such_config\n'
-
-
-def test_unknown_command(bioattn) -> None:
+def test_errors_of_a_tool_and_of_no_command(bioattn) -> None:
+    assert bioattn('test', 'no/such_config', 'no.pth') == (2, '', 'error: config not found: no/such_config\n')
     code, _, errors = bioattn('trian')
     assert code == 2 and errors.startswith("error: there is no command 'trian': expected one of ")
 
@@ -65,18 +61,15 @@ def test_missing_package_names_its_extra(bioattn, monkeypatch: pytest.MonkeyPatc
     assert how_to_install(ModuleNotFoundError(name='mmdeploy')).startswith(want)
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        'transnext/upernet_tiny_ade20k',
-        'transnext/upernet_tiny_ade20k.py',
-        'configs/transnext/upernet_tiny_ade20k.py',
-        'deploy/segmentation_onnxruntime_dynamic',
-        'upernet_vit_small_ade20k',  # the only config of that name
-        'transnext/ablations/transnext-micro-aamm_8xb128_in1k',
-        '_base_/strategies/fsdp.py',
-    ],
-)
+NAMES = (
+    'transnext/upernet_tiny_ade20k', 'transnext/upernet_tiny_ade20k.py', 'configs/transnext/upernet_tiny_ade20k.py',
+    'deploy/segmentation_onnxruntime_dynamic', 'transnext/ablations/transnext-micro-aamm_8xb128_in1k',
+    '_base_/strategies/fsdp.py',
+    'upernet_vit_small_ade20k',  # the only config of that name
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('name', NAMES)
 def test_config_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = Path(find_config(name))

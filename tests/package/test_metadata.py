@@ -4,6 +4,7 @@ import ast
 import re
 import runpy
 import sys
+from unittest.mock import Mock
 
 import pytest
 from packaging.requirements import Requirement
@@ -90,10 +91,7 @@ def test_every_package_that_is_imported_is_asked_for() -> None:
 
 def test_the_runtime_alone_has_its_modules_and_packages() -> None:
     packages = RUNTIME_PYPROJECT['tool']['setuptools']['packages']
-    lines = [
-        *RUNTIME['dependencies'],
-        *(line for extra in RUNTIME['optional-dependencies'].values() for line in extra),
-    ]
+    lines = sum(RUNTIME['optional-dependencies'].values(), RUNTIME['dependencies'])
     asked = {canonicalize_name(Requirement(line).name) for line in lines}
     pinned = {canonicalize_name(pin.name) for path in (ROOT / 'requirements').glob('*.txt') for pin in pins(path)}
     assert asked - {'pillow'} <= pinned  # which torchvision brings
@@ -160,9 +158,7 @@ def test_setup_without_a_compiler_installs_without_operators(setup_py, monkeypat
 
 
 def test_what_does_not_compile_is_left_out_where_it_is_not_worked_on(setup_py, monkeypatch) -> None:
-    def fail(self: object) -> None:
-        raise RuntimeError('Error compiling objects for extension')
-
+    fail = Mock(side_effect=RuntimeError('Error compiling objects for extension'))
     monkeypatch.setattr('torch.utils.cpp_extension.BuildExtension.build_extensions', fail)
     arguments = setup_py('bdist_wheel')
     command = arguments['cmdclass']['build_ext'](Distribution(dict(ext_modules=arguments['ext_modules'])))

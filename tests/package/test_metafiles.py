@@ -21,8 +21,7 @@ def url_of_weights(config: Path) -> str | None:
     """Where a config, or one that it inherits from, takes its weights from: read as text, for speed."""
     text = config.read_text()
     if 'checkpoint=' in text:
-        url = re.search(r"checkpoint='(https://[^']+)'", text)
-        return url and url[1]
+        return next(iter(re.findall(r"checkpoint='(https://[^']+)'", text)), None)
     bases = re.search(r"^_base_ = ('[^']+'|\[[^]]+\])", text, flags=re.MULTILINE)
     # The backbone's file comes after a config whose backbone it replaces.
     for base in reversed(re.findall(r"'(\.[^']+)'", bases[1]) if bases else []):
@@ -56,11 +55,8 @@ def test_the_thirteen_checkpoints_of_transnext() -> None:
     assert len({model['Weights'] for model in with_weights.values()}) == 13
     for path, model in with_weights.items():
         # Of the model, size and dataset that the config is of.
-        method, size, dataset = re.fullmatch(
-            r'configs/transnext/(\w+?)_(tiny|small|base)_(coco|ade20k)(?:_ms)?.py', path
-        ).groups()
-        folder = f'{method.replace("mask_rcnn", "maskrcnn").replace("_", "-")}-transnext-{size}-{dataset[:4]}'
-        folder = folder.replace('-ade2', '-ade')
+        method, size, data = re.search(r'/(\w+?)_(tiny|small|base)_(coco|ade)(20k)?(_ms)?.py', path).groups()[:3]
+        folder = f'{method.replace("mask_rcnn", "maskrcnn").replace("_", "-")}-transnext-{size}-{data}'
         for url in (model['Weights'], model['Training Log']):
             assert url.startswith(f'https://huggingface.co/DaiShiResearch/{folder}/')
             assert f'/{method}_transnext_{size}_' in url

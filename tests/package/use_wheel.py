@@ -1,9 +1,7 @@
 """Trains a model of each framework for two steps and predicts with it, for `bounds.py`.
 
 Where FOLDER has weights of such a training already, it only predicts, with the backbone in timm trained all the same.
-
-Each command is that of a user, `bioattn ...`. It runs in a process that is forked from this one, because importing
-the frameworks takes longer than what the commands do.
+Each command is that of a user, `bioattn ...`, in a process that is forked: to import the frameworks takes longer.
 """
 
 import argparse
@@ -31,14 +29,11 @@ CONFIGS = dict(
     mmpretrain='transnext/transnext-micro_8xb128_in1k',
 )
 IMAGES = dict(mmdet='data/mini/coco/val2017', mmseg='data/mini/ADEChallengeData2016/images/validation')
+NO_WORKERS = ('num_workers=0', 'persistent_workers=False')
 TWO_STEPS = (
-    'train_cfg.max_iters=2',
-    'train_cfg.val_interval=2',
-    'train_dataloader.num_workers=0',
-    'train_dataloader.persistent_workers=False',
-    'val_dataloader.num_workers=0',
-    'val_dataloader.persistent_workers=False',
-)
+    'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
+    *(f'{split}_dataloader.{option}' for split in ('train', 'val') for option in NO_WORKERS),
+)  # fmt: skip
 
 
 def run(*words: str) -> None:

@@ -33,12 +33,10 @@ def visit(page: Page, url: str) -> None:
 
 
 def upload(page: Page, path: Path) -> None:
-    """Upload a file as an image."""
     page.set_input_files('#upload input[type=file]', path)
 
 
 def choose(page: Page, dropdown: str, option: str) -> None:
-    """Choose the option of a dropdown that contains a text."""
     page.click(f'#{dropdown} input')
     page.get_by_role('option', name=option, exact=True).click()
 

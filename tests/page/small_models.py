@@ -34,15 +34,9 @@ test_evaluator = dict(type='IoUMetric')
 
 
 def save_segmentor(folder: Path, name: str, **options) -> tuple[str, str]:
-    """Write config and checkpoint of a segmentor that takes images with a shorter side of 64 pixels.
+    """Write config and checkpoint of a segmentor that takes images with a shorter side of 64 pixels: both files.
 
-    Args:
-        folder: Where to write them.
-        name: Key of `BACKBONES`.
-        options: More arguments of the backbone.
-
-    Returns:
-        Both files.
+    `name` is a key of `BACKBONES`, `options` are more arguments of the backbone.
     """
     backbone = dict(type=f'bioattn_mm.{name}', **(BACKBONES[name] | options))
     channels = MODELS.build(backbone).out_channels[-1]

@@ -61,7 +61,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pixels(page: Page, name: str) -> np.ndarray:
     address = source(page, name)
-    content = urlopen(address).read() if address.startswith('data:') else page.request.get(address).body()
+    return decoded(urlopen(address).read() if address.startswith('data:') else page.request.get(address).body())
+
+
+def decoded(content: bytes) -> np.ndarray:
     return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
 
 
@@ -119,15 +122,9 @@ def test_an_example_names_and_files(page: Page) -> None:
 
     page.wait_for_selector('#files a')
     files = [link.get_attribute('href') for link in page.locator('#files a').all()]
-    assert [file.rsplit('/', 1)[1] for file in files] == [
-        'chelsea_overlay.png',
-        'classes.txt',
-        'chelsea.png',
-        'predictions.json',
-    ]
-    overlay, labels = (
-        cv2.imdecode(np.frombuffer(page.request.get(file).body(), np.uint8), cv2.IMREAD_COLOR) for file in files[::2]
-    )
+    names = ['chelsea_overlay.png', 'classes.txt', 'chelsea.png', 'predictions.json']
+    assert [file.rsplit('/', 1)[1] for file in files] == names
+    overlay, labels = (decoded(page.request.get(file).body()) for file in files[::2])
     assert overlay.shape == labels.shape == (300, 451, 3)
     assert page.request.get(files[3]).json()['images'][0]['file_name'] == 'chelsea.jpg'
     page.click('#upload button[aria-label="Clear"]')
@@ -161,9 +158,7 @@ def test_uploads_are_limited_by_the_server_too(server: str, page: Page) -> None:
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_ended(
-    number: int, tmp_path: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_serves_until_it_is_ended(number: int, tmp_path: Path, tool: InProcess, monkeypatch) -> None:
     """It prints the address, answers under known names, refuses a taken port, and leaves no temporary files."""
     files = (*save_segmentor(tmp_path, 'ConViT'), '--device', 'cpu')
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))

@@ -1,7 +1,4 @@
-"""Runs that go on by themselves when a process dies, and when a machine leaves and comes back.
-
-Two "machines" are two calls of tools/dist_train.sh that meet on this one.
-"""
+"""Runs that go on when a process dies or a machine, a call of tools/dist_train.sh, leaves and comes back."""
 
 import os
 import random
@@ -37,19 +34,13 @@ def start(workplace: Path) -> Iterator[Start]:
         free.bind(('', 0))
         port = free.getsockname()[1]
 
-    def run(
-        work_dir: str, processes: int, *arguments: str, config: str = CONFIG, **environment: str
-    ) -> subprocess.Popen:
+    def run(work_dir: str, processes: int, *arguments: str, config: str = CONFIG, **environment: str):
         log = (workplace / f'{work_dir}_{len(started)}.txt').open('w')
         environment = dict(CUDA_VISIBLE_DEVICES='', PYTHON=sys.executable, PORT=str(port), **environment)
         command = (ROOT / 'tools/dist_train.sh', config, str(processes), '--mini', '--work-dir', work_dir)
-        process = subprocess.Popen(
-            [*command, *arguments, '--cfg-options', *OPTIONS],
-            cwd=workplace,
-            env={**os.environ, **environment},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        command = [*command, *arguments, '--cfg-options', *OPTIONS]
+        env = {**os.environ, **environment}
+        process = subprocess.Popen(command, cwd=workplace, env=env, stdout=log, stderr=subprocess.STDOUT)
         process.log = Path(log.name)
         started.append(process)
         return process

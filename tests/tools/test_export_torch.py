@@ -68,10 +68,8 @@ def test_offsets_of_the_position_bias() -> None:
     """All offsets between tokens and cells, and no more where all cells have one size."""
     for length in range(1, 20):
         for pooled in range(1, 24):
-            cells = [
-                (cell * length // pooled, -(-(cell + 1) * length // pooled)) for cell in range(pooled)
-            ]  # as adaptive average pooling has them
-            centres = [start + end - 1 for start, end in cells]
+            # The cells of adaptive average pooling.
+            centres = [n * length // pooled - (-(n + 1) * length // pooled) - 1 for n in range(pooled)]
             assert _doubled_centres(length, pooled).tolist() == centres
             start, step, number = _offset_range(length, pooled)
             offsets = {2 * token - centre for token in range(length) for centre in centres}
@@ -157,15 +155,10 @@ def test_onnx_of_any_size(workplace: Path, tool: InProcess) -> None:
         assert inputs.shape[2:] == size
         with torch.no_grad():
             logits = F.interpolate(model.decode_head(model.extract_feat(inputs)), size, mode='bilinear')
-        height, width = prepare(image, exported_steps(out)).size
+        height, width = prepare(image, json.loads((out / 'pipeline.json').read_text())['preprocessing']).size
         logits = F.interpolate(logits[..., :height, :width], image.shape[:2], mode='bilinear')[0]
         (result,) = exported(image, return_logits=True)
         assert np.abs(result.logits - logits.numpy()).max() < 1e-3
-
-
-def exported_steps(out: Path) -> list[dict]:
-    """The steps from an image to the input of an exported model."""
-    return json.loads((out / 'pipeline.json').read_text())['preprocessing']
 
 
 @pytest.mark.parametrize('config', ['convit/convit-tiny_8xb128_in1k', 'transnext/upernet_tiny_ade20k'])
@@ -210,11 +203,8 @@ def test_detectors_are_refused(workplace: Path, tool: InProcess) -> None:
 def test_program_for_any_size() -> None:
     """A layer with the compiled operators, which stay in the program, at sizes that it was not traced with."""
     layer = AggregatedAttention(16, 2, LogCPB(2, (7, 7)), 2).eval().requires_grad_(False)
-    lengths = {
-        0: torch.export.Dim('batch'),
-        1: 2 * torch.export.Dim('rows', min=2),
-        2: torch.export.Dim('columns', min=8),
-    }
+    Dim = torch.export.Dim
+    lengths = {0: Dim('batch'), 1: 2 * Dim('rows', min=2), 2: Dim('columns', min=8)}
     with torch.no_grad(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
         program = torch.export.export(
             layer, (torch.randn(2, 8, 11, 16),), dynamic_shapes=(lengths,), strict=False,

@@ -43,6 +43,10 @@ NUM_OWN = 10  # images
 OUTLINE = [[5, 5, 25, 5, 25, 20, 5, 20]]
 
 
+def summary_of(out: Path) -> dict:
+    return json.loads((out / 'statistics.json').read_text())['summary']
+
+
 def problems_of(tool: InProcess, folder: Path, *args: object) -> tuple[list[tuple[str, str, str]], str]:
     """Run the tool, which must end with exit code 1; the problems it wrote, and what it printed."""
     with pytest.raises(SystemExit) as exit_:
@@ -91,8 +95,8 @@ def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
     counts = Counter(names[item['category_id']] for item in objects)
     shown = Counter(name for _, name in {(item['image_id'], names[item['category_id']]) for item in objects})
     rows = read_csv(out / 'classes.csv')
-    assert {row['class']: int(row['objects']) for row in rows if row['objects'] != '0'} == counts
-    assert {row['class']: int(row['images']) for row in rows if row['images'] != '0'} == shown
+    for column, expected in (('objects', counts), ('images', shown)):
+        assert {row['class']: int(row[column]) for row in rows if row[column] != '0'} == expected
     of_images = Counter(item['image_id'] for item in objects)
     files = {Path(row['file']).name: row for row in read_csv(out / 'images.csv')}
     assert len(files) == len(truth['images'])
@@ -101,13 +105,13 @@ def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
         assert (int(row['width']), int(row['height'])) == (entry['width'], entry['height'])
         assert int(row['objects']) == of_images[entry['id']]
     numbers = [of_images[entry['id']] for entry in truth['images']]
-    middle, sides = np.median(numbers), np.sqrt([np.prod(item['bbox'][2:]) for item in objects])
-    of_boxes = f'{sides.min():.4g}, {np.median(sides):.4g}, {sides.max():.4g}'
-    assert document['summary']['objects'] == len(objects)
-    assert document['summary']['size of boxes (root of the area): least, median, most'] == of_boxes
-    least_to_most = f'{min(numbers)}, {middle:.4g}, {max(numbers)}'
-    assert document['summary']['objects in an image: least, median, most'] == least_to_most
-    assert document['problems'] == {} and document['summary']['crowds and ignored objects'] > 0
+    sides = np.sqrt([np.prod(item['bbox'][2:]) for item in objects])
+    summary = document['summary']
+    for name, values in (('size of boxes (root of the area)', sides), ('objects in an image', numbers)):
+        least_to_most = f'{np.min(values):.4g}, {np.median(values):.4g}, {np.max(values):.4g}'
+        assert summary[f'{name}: least, median, most'] == least_to_most
+    assert summary['objects'] == len(objects) and summary['crowds and ignored objects'] > 0
+    assert document['problems'] == {}
     assert 'nothing is wrong' in printed
 
     samples = [np.asarray(Image.open(path)) for path in sorted((out / 'samples').glob('*.png'))]
@@ -125,34 +129,27 @@ def test_miniature_ade20k(workplace: Path, tool: InProcess) -> None:
     counts = np.bincount(np.concatenate([labels.ravel() for labels in maps]), minlength=151)
     rows = read_csv(workplace / 'labels/classes.csv')
     assert [int(row['pixels']) for row in rows] == counts[1:].tolist()
-    assert [int(row['images']) for row in rows] == [
-        sum((labels == n).any() for labels in maps) for n in range(1, 151)
-    ]
-    summary = json.loads((workplace / 'labels/statistics.json').read_text())['summary']
+    assert [int(row['images']) for row in rows] == [sum(n in labels for labels in maps) for n in range(1, 151)]
+    summary = summary_of(workplace / 'labels')
     assert summary['pixels that do not count'] == counts[0] and summary['problems'] == 0
     # Validation images are drawn as they are.
     first = min((workplace / 'labels/samples').glob('*.png'))
     assert Image.open(first).size == maps[0].shape[::-1]
 
 
+TURNED = dict(size=[64, 48], counts=[3072])
 # Annotations that are wrong, the kind of the problem, and what is said of it.
 BAD_ANNOTATIONS = {
     'category id out of range': (dict(category_id=4), '1.jpg', 'annotation 7: category_id 4'),
     'image id unknown': (dict(image_id=9), 'annotations.json', 'annotation 7: image_id 9'),
-    'box outside the image': (
-        dict(bbox=[50, 5, 20, 15]), '1.jpg', r'annotation 7: bbox \[50, 5, 20, 15\] reaches 6 pixels over the border',
-    ),
+    'box outside the image': (dict(bbox=[50, 5, 20, 15]), '1.jpg', 'annotation 7: bbox .* reaches 6 pixels over the'),
     'box without area': (dict(bbox=[5, 5, 20, 0]), '1.jpg', r'annotation 7: bbox \[5, 5, 20, 0\]'),
-    'box malformed': (
-        dict(bbox=[5, 5, 20]), 'annotations.json', r'annotation 7: bbox \[5, 5, 20\], expected \[x, y, width',
-    ),
+    'box malformed': (dict(bbox=[5, 5, 20]), 'annotations.json', r'annotation 7: bbox \[5, 5, 20\], expected'),
     'annotation without area': (dict(area=None), '1.jpg', 'annotation 7: area None'),
     'mask malformed': (dict(segmentation=[[1, 2, 3]]), '1.jpg', 'annotation 7: no polygon of three points'),
-    'mask of another size': (
-        dict(segmentation=dict(size=[64, 48], counts=[3072])), '1.jpg', r'annotation 7: run lengths for \[64, 48\], ',
-    ),
+    'mask of another size': (dict(segmentation=TURNED), '1.jpg', r'annotation 7: run lengths for \[64, 48\], '),
     'annotation id twice': (dict(id=1), 'annotations.json', '1 stands 2 times'),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope='module')
@@ -177,16 +174,14 @@ def damaged_coco(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_images_of_many_objects(tmp_path: Path, tool: InProcess) -> None:
     counts = {1: 1000, 2: 2, 3: 301}
-    many = [number for number, count in counts.items() for _ in range(count)]
-    annotations = [
-        annotation(index, image_id=number, bbox=[5, 5, 20, 15 + index / 1e4]) for index, number in enumerate(many, 1)
-    ]
+    many = enumerate((number for number, count in counts.items() for _ in range(count)), 1)
+    annotations = [annotation(index, image_id=number, bbox=[5, 5, 20, 15 + index / 1e4]) for index, number in many]
     config = write_coco(tmp_path, annotations, [image(number) for number in counts])
     printed = tool(tmp_path, 'inspect_data.py', config, '--out', 'out', '--original')
     assert 'nothing is wrong' in printed
     for number, count in counts.items():
         assert (f'{number}.jpg: 300 of {count} objects are drawn' in printed) == (count > 300)
-    assert json.loads((tmp_path / 'out/statistics.json').read_text())['summary']['objects'] == sum(counts.values())
+    assert summary_of(tmp_path / 'out')['objects'] == sum(counts.values())
 
 
 def test_everything_wrong_in_a_coco_file(damaged_coco: tuple[Path, str], tool: InProcess) -> None:
@@ -220,23 +215,16 @@ def test_masks_are_not_checked_for_a_detector_of_boxes(tmp_path: Path, tool: InP
     assert [problem[:2] for problem in problems] == [('mask malformed', '1.jpg')]
     boxes = ('--cfg-options', 'train_dataloader.dataset.pipeline.1.with_mask=False')
     tool(tmp_path, TOOL, config, '--out', 'boxes', '--original', *boxes)
-    summary = json.loads((tmp_path / 'boxes/statistics.json').read_text())['summary']
-    # Which is legal.
+    summary = summary_of(tmp_path / 'boxes')  # which is legal
     assert summary['images without annotations'] == 2 and summary['problems'] == 0
-    # The images after the augmentation, which enlarges them, and as they are.
-    drawn, original = (
-        {Image.open(path).size for path in (tmp_path / out / 'samples').iterdir()} for out in ('out', 'boxes')
-    )
-    assert original == {(WIDTH, HEIGHT)} and min(drawn) > (400, 300)
+    # The images as they are, and after the augmentation, which enlarges them.
+    assert {Image.open(path).size for path in (tmp_path / 'boxes/samples').iterdir()} == {(WIDTH, HEIGHT)}
+    assert min(Image.open(path).size for path in (tmp_path / 'out/samples').iterdir()) > (400, 300)
 
 
 def test_categories_that_mmdet_would_number_otherwise(tmp_path: Path, tool: InProcess) -> None:
-    categories = [
-        dict(id=5, name='washer'),
-        dict(id=1, name='bolt'),
-        dict(id=9, name='screw'),
-        dict(id=1, name='rod'),
-    ]
+    names = ((5, 'washer'), (1, 'bolt'), (9, 'screw'), (1, 'rod'))
+    categories = [dict(id=number, name=name) for number, name in names]
     annotations = [annotation(1), annotation(2, category_id=9), annotation(3, category_id=5)]
     config = write_coco(tmp_path, annotations, [image(1)], categories)
     problems, printed = problems_of(tool, tmp_path, config, '--out', 'out', '--number', 0)
@@ -281,8 +269,7 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
     assert [problem[:2] for problem in problems] == [problem[:2] for problem in expected]
     for problem, (_, _, detail) in zip(problems, expected):
         assert re.fullmatch(detail, problem[2]), problem
-    summary = json.loads((tmp_path / 'out/statistics.json').read_text())['summary']
-    assert summary['images without annotations'] == 1
+    assert summary_of(tmp_path / 'out')['images without annotations'] == 1
     assert 'label out of range: ' in printed
     # What can be loaded is drawn.
     assert (tmp_path / 'out/samples.png').is_file()
@@ -317,15 +304,8 @@ def test_a_drawing_of_few_histograms() -> None:
     assert [axis.axison for axis in figure.axes] == [True] * 3 + [False] * 2
 
 
-def changed(change: Callable) -> Callable:
-    """Own data in COCO's format whose file is changed."""
-
-    def damage(folder: Path) -> None:
-        document = json.loads((folder / 'annotations.json').read_text())
-        change(document)
-        (folder / 'annotations.json').write_text(json.dumps(document))
-
-    return damage
+def another_category(document: dict) -> None:
+    document['annotations'][0]['category_id'] = 1
 
 
 def renumbered_or_left_out(document: dict) -> None:
@@ -348,32 +328,33 @@ def unlabelled(folder: Path) -> None:
         Image.fromarray(np.full_like(np.asarray(Image.open(path)), 255)).save(path)
 
 
-# The config, what is done to the data, and how many problems of each kind are listed.
-OWN = {
-    'category': (
-        DETECTOR,
-        changed(lambda document: document['annotations'][0].update(category_id=1)),
-        {'category id out of range': 1},
-    ),
-    'what is numbered again or left out before a training': (
-        DETECTOR,
-        changed(renumbered_or_left_out),
-        {'box malformed': 1, 'annotation id twice': 1, 'image id unknown': 2 * NUM_OWN - 3},
-    ),
-    'corners': (DETECTOR, changed(corners), {'most entries alike': 1, 'box outside the image': 13}),
-    'label maps cut off': (SEGMENTOR, cut_off, {'image without label map': 2, 'label map unreadable': 3}),
-    'nothing is labelled': (SEGMENTOR, unlabelled, {'nothing is labelled': 1}),
+# What is done to the data, and how many problems of each kind are listed.
+OF_COCO = {
+    another_category: {'category id out of range': 1},
+    renumbered_or_left_out: {'box malformed': 1, 'annotation id twice': 1, 'image id unknown': 2 * NUM_OWN - 3},
+    corners: {'most entries alike': 1, 'box outside the image': 13},
 }
+OF_LABEL_MAPS = {
+    cut_off: {'image without label map': 2, 'label map unreadable': 3},
+    unlabelled: {'nothing is labelled': 1},
+}
+OPTIONS = ('--mini', '--out', 'out', '--number', 1, '--decode')
 
 
-@pytest.mark.parametrize(('config', 'damage', 'kinds'), OWN.values(), ids=OWN)
-def test_what_is_wrong_in_own_data(
-    config: str, damage: Callable, kinds: dict[str, int], tmp_path: Path, tool: InProcess
-) -> None:
-    write = write_coco_folder if config == DETECTOR else write_mask_folder
-    damage(write(tmp_path / 'data', range(NUM_OWN)))
-    data = ('--data', 'data') if config == DETECTOR else ('--train-data', 'data', '--val-data', 'data')
-    problems, _ = problems_of(tool, tmp_path, config, *data, '--mini', '--out', 'out', '--number', 1, '--decode')
+@pytest.mark.parametrize(('change', 'kinds'), OF_COCO.items())
+def test_what_is_wrong_in_own_coco_files(change: Callable, kinds: dict, tmp_path: Path, tool: InProcess) -> None:
+    file = write_coco_folder(tmp_path / 'data', range(NUM_OWN)) / 'annotations.json'
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+    problems, _ = problems_of(tool, tmp_path, DETECTOR, '--data', 'data', *OPTIONS)
+    assert Counter(problem[0] for problem in problems) == kinds
+
+
+@pytest.mark.parametrize(('damage', 'kinds'), OF_LABEL_MAPS.items())
+def test_what_is_wrong_in_own_label_maps(damage: Callable, kinds: dict, tmp_path: Path, tool: InProcess) -> None:
+    damage(write_mask_folder(tmp_path / 'data', range(NUM_OWN)))
+    problems, _ = problems_of(tool, tmp_path, SEGMENTOR, '--train-data', 'data', '--val-data', 'data', *OPTIONS)
     assert Counter(problem[0] for problem in problems) == kinds
 
 
@@ -391,8 +372,7 @@ def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
     both = ('--train-data', 'data', '--val-data', 'data')
     tool(tmp_path, TOOL, SEGMENTOR, *both, '--mini', '--out', 'right', '--number', 2)
     assert [int(row['pixels']) for row in read_csv(tmp_path / 'right/classes.csv')] == counts[:3].tolist()
-    summary = json.loads((tmp_path / 'right/statistics.json').read_text())['summary']
-    assert summary['pixels that do not count'] == counts[255] > 0
+    assert summary_of(tmp_path / 'right')['pixels that do not count'] == counts[255] > 0
 
     # Of a colour that stands for nothing.
     wrong = np.zeros((*Image.open(data / 'masks/part_003.png').size[::-1], 3), np.uint8)
@@ -410,10 +390,8 @@ def test_a_locale_without_utf8(tmp_path: Path) -> None:
     document['images'][0]['file_name'] = 'not_utf8_\udce9.jpg'
     (folder / 'images/part_000.jpg').rename(folder / 'images/not_utf8_\udce9.jpg')
     (folder / 'annotations.json').write_text(json.dumps(document))
-    environment = dict(LC_ALL='C', PYTHONUTF8='0')
-    printed = run(
-        tmp_path, TOOL, DETECTOR, '--data', 'data', '--mini', '--out', 'out', '--number', '8', **environment
-    )
+    options = ('--data', 'data', '--mini', '--out', 'out', '--number', '8')
+    printed = run(tmp_path, TOOL, DETECTOR, *options, LC_ALL='C', PYTHONUTF8='0')
     assert 'M\\xfcller' in printed and 'nothing is wrong' in printed
     assert 'Müller' in (tmp_path / 'out/classes.csv').read_text(encoding='utf-8')
     assert len(list((tmp_path / 'out/samples').iterdir())) == 7
