@@ -77,7 +77,10 @@ def test_a_dict_may_be_switched_off() -> None:
     ('options', 'message'),
     [
         ({'model.backbone.arch': 'huge'}, '^arch must be one of micro'),  # the package's own message
-        ({'model.backbone.depth': 3}, '^the model of .*upernet_micro_ade20k.py cannot be built: .*TransNeXt.__init__'),
+        (
+            {'model.backbone.depth': 3},
+            '^the model of .*upernet_micro_ade20k.py cannot be built: .*TransNeXt.__init__',
+        ),
         ({'model.decode_heads': 3}, "unexpected keyword argument 'decode_heads', it takes backbone, decode_head, n"),
         ({'model.type': 'Segmenter'}, 'Segmenter is not in the mmseg::model registry'),
     ],

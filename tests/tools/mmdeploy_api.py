@@ -1,8 +1,7 @@
 """mmdeploy's own functions on a config of this repository, with nothing of it imported but the package.
 
-Usage: mmdeploy_api.py CONFIG DEPLOY_CONFIG CHECKPOINT FOLDER HEIGHTxWIDTH ...: exports at the first size and writes
-the largest differences between onnxruntime and PyTorch at all of them, and at what share of the pixels they see the
-same class, to FOLDER/differences.json.
+Usage: mmdeploy_api.py CONFIG DEPLOY_CONFIG CHECKPOINT FOLDER HEIGHTxWIDTH ...: exports at the first size, and writes
+to FOLDER/differences.json how onnxruntime and PyTorch differ at all of them.
 """
 
 import json

@@ -24,13 +24,7 @@ DECISIVE = {
 
 
 def random_checkpoint(path: Path, config_path: str, classes: tuple[str, ...] = ()) -> None:
-    """Weights of the miniature of a config that give each image another prediction.
-
-    Args:
-        path: File to write.
-        config_path: The config.
-        classes: Classes that the model is made for, and the file names; by default those of the config's dataset.
-    """
+    """Write weights of the miniature of a config, or of one for these classes, that tell images apart."""
     config = make_mini(Config.fromfile(config_path))
     init_default_scope(config.default_scope)
     dataset_meta = DATASETS.get(f'{config.default_scope}.{config.test_dataloader.dataset.type}').METAINFO

@@ -72,8 +72,7 @@ def test_an_exported_classifier(tmp_path: Path, tool: InProcess) -> None:
     config = load_config(ROOT / 'tests/tools/convit_small.py', data=DataArguments(str(tmp_path / 'leaves')))
     config.dump(tmp_path / 'classifier.py')
     with DefaultScope.overwrite_default_scope('mmpretrain'):
-        model = MODELS.build(config.model)
-    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'classifier.pth')
+        torch.save(dict(state_dict=MODELS.build(config.model).state_dict()), tmp_path / 'classifier.pth')
     options = ('--via', 'torch', '--to', 'onnx', '--size', '64x64', '--out', 'exported')
     tool(tmp_path, 'export.py', 'classifier.py', 'classifier.pth', *options)
     (exported,) = (tmp_path / 'exported').glob('*.onnx')

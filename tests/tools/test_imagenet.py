@@ -20,22 +20,16 @@ from .small_images import NO_WORKERS
 
 UPERNET = str(ROOT / 'tests/tools/upernet_small.py')
 CHANNELS = Config.fromfile(UPERNET).channels
-# Small ones, whose last maps or vectors the head takes.
+# Small ones, whose last maps or vectors the head takes: `arch`, the place of their output and its type.
 BACKBONES = dict(
-    TransNeXt=dict(
-        arch=dict(embed_dims=CHANNELS, num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1)),  # as UPERNET's
-        out_indices=(3,),
-    ),
-    ConViT=dict(arch=dict(embed_dims=96, num_layers=12, num_heads=4), out_indices=(11,), out_type='cls_token'),
-    PerViT=dict(
-        arch=dict(embed_dims=(32, 32, 64, 64), depths=(2, 2, 2, 2), stem_channels=(32, 32, 32), num_heads=4),
-        out_indices=(3,),
-    ),
-    GABViT=dict(arch=dict(embed_dims=96, num_layers=3, num_heads=3), out_indices=(2,), out_type='avg_featmap'),
-    VARS=dict(
-        arch=dict(block='rvt', embed_dims=[24, 48], depths=[1, 1], num_heads=[2, 2], feature_ratio=1),
-        out_indices=(1,),
-        out_type='avg_featmap',
+    TransNeXt=(dict(embed_dims=CHANNELS, num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1)), 3, None),  # as UPERNET's
+    ConViT=(dict(embed_dims=96, num_layers=12, num_heads=4), 11, 'cls_token'),
+    PerViT=(dict(embed_dims=(32, 32, 64, 64), depths=[2] * 4, stem_channels=(32, 32, 32), num_heads=4), 3, None),
+    GABViT=(dict(embed_dims=96, num_layers=3, num_heads=3), 2, 'avg_featmap'),
+    VARS=(
+        dict(block='rvt', embed_dims=[24, 48], depths=[1] * 2, num_heads=[2] * 2, feature_ratio=1),
+        1,
+        'avg_featmap',
     ),
 )
 ITERATIONS = 120
@@ -63,19 +57,17 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_config(path: Path, backbone: str) -> Path:
     """Write the config of a small classifier of ImageNet's 1000 classes."""
     config = Config.fromfile(ROOT / 'configs/_base_/recipes/in1k.py')
-    settings = BACKBONES[backbone]
-    if 'out_type' in settings:
-        config.model.neck = None
-    config.model.backbone = dict(type=f'bioattn_mm.{backbone}', **settings)
-    config.model.head.in_channels = np.ravel(settings['arch']['embed_dims'])[-1].item()
+    arch, place, out_type = BACKBONES[backbone]
+    config.model.backbone = dict(type=f'bioattn_mm.{backbone}', arch=arch, out_indices=(place,))
+    if out_type:
+        config.model.neck, config.model.backbone.out_type = None, out_type
+    config.model.head.in_channels = np.ravel(arch['embed_dims'])[-1].item()
     config.dump(path)
     return path
 
 
 def of_ten_classes(path: Path) -> Path:
-    """Change a config to the classes that are drawn, by their folders: so the network need not learn first that the
-    others do not occur.
-    """
+    """Change a config to the classes that are drawn: so the network need not learn that the others do not occur."""
     config = Config.fromfile(path)
     wnids = sorted(wnid for wnid, _ in IMAGENET_CLASSES.values())
     config.model.head.num_classes = config.model.data_preprocessor.num_classes = len(wnids)
@@ -99,14 +91,11 @@ def short(iterations: int) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    'backbone',
-    # The one of several stages; the others are in `make test-all`.
-    [
-        pytest.param(name, marks=pytest.mark.slow if name == 'TransNeXt' else pytest.mark.every_config)
-        for name in BACKBONES
-    ],
-)
+# The one of several stages; the others are in `make test-all`.
+MARKS = {name: pytest.mark.slow if name == 'TransNeXt' else pytest.mark.every_config for name in BACKBONES}
+
+
+@pytest.mark.parametrize('backbone', [pytest.param(name, marks=mark) for name, mark in MARKS.items()])
 def test_every_system_learns(backbone: str, place: Path, tool: InProcess, tmp_path: Path) -> None:
     """To tell images apart that it has not seen."""
     config = of_ten_classes(small_config(tmp_path / f'{backbone}.py', backbone))
@@ -128,9 +117,7 @@ def trained(place: Path, tool: InProcess) -> Path:
     return folder
 
 
-def test_what_was_validated_is_tested_written_and_drawn(
-    trained: Path, place: Path, tool: InProcess, tmp_path: Path
-) -> None:
+def test_what_was_validated_is_tested_written_and_drawn(trained, place: Path, tool: InProcess, tmp_path) -> None:
     arguments = ('test.py', trained / 'in1k.py', trained / 'iter_30.pth', '--mini')
     tool(place, *arguments, '--work-dir', tmp_path / 'test', '--out', tmp_path / 'out.pkl')
     metrics = metrics_of_test(tmp_path / 'test')

@@ -51,14 +51,12 @@ def constant_ap50(ann_file: Path) -> float:
     for annotation in truth.anns.values():
         annotation.update(iscrowd=0, area=annotation['bbox'][2] * annotation['bbox'][3])
     predictions = []
-    for category_id in truth.getCatIds():
-        boxes = np.array([each['bbox'] for each in truth.loadAnns(truth.getAnnIds(catIds=category_id))])
+    for category in truth.getCatIds():
+        boxes = np.array([each['bbox'] for each in truth.loadAnns(truth.getAnnIds(catIds=category))])
         size, centre = boxes[:, 2:].mean(0), (boxes[:, :2] + boxes[:, 2:] / 2).mean(0)
         for offset in np.ndindex(3, 3):
-            corner = centre - size / 2 + (np.array(offset) - 1) * size / 2
-            predictions += [
-                dict(image_id=i, category_id=category_id, bbox=[*corner, *size], score=1.0) for i in truth.getImgIds()
-            ]
+            box = [*(centre - size / 2 + (np.array(offset) - 1) * size / 2), *size]
+            predictions += [dict(image_id=i, category_id=category, bbox=box, score=1.0) for i in truth.getImgIds()]
     evaluation = COCOeval(truth, truth.loadRes(predictions), 'bbox')
     evaluation.evaluate()
     evaluation.accumulate()
@@ -70,9 +68,8 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
     write_mask_folder(tmp_path / 'scenes', SEEDS)
     write_mask_folder(tmp_path / 'new', NEW_SEEDS)
     before = sorted((tmp_path / 'scenes').rglob('*'))
-    tool(
-        tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--epochs', 3, '--cfg-options', *NO_WORKERS
-    )  # fmt: skip
+    options = ('--mini', '--epochs', 3, '--cfg-options', *NO_WORKERS)
+    tool(tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', *options)
     work_dir = tmp_path / 'work_dirs/upernet_small_scenes_mini'
     assert sorted((tmp_path / 'scenes').rglob('*')) == before
     assert 'scenes/images: 5 images drawn for validation with seed 0' in log_of(work_dir)
@@ -111,9 +108,7 @@ def detector_of_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
-def test_a_detector_from_a_checkpoint_of_other_classes(
-    tmp_path: Path, tool: InProcess, detector_of_coco: Path
-) -> None:
+def test_a_detector_from_weights_of_other_classes(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
     write_coco_folder(tmp_path / 'parts', SEEDS)
     new = write_coco_folder(tmp_path / 'new', NEW_SEEDS)
     tool(
@@ -125,8 +120,7 @@ def test_a_detector_from_a_checkpoint_of_other_classes(
     heads = ('bbox_head.fc_cls', 'bbox_head.fc_reg', 'mask_head.conv_logits')
     assert left_out.split(', ') == [f'roi_head.{head}.{kind}' for head in heads for kind in ('weight', 'bias')]
     assert 'size mismatch' not in log_of(work_dir)
-    written = json.loads((work_dir / 'data/val.json').read_text())
-    assert len(written['images']) == 5
+    assert len(json.loads((work_dir / 'data/val.json').read_text())['images']) == 5
 
     def tested(name: str, *amp: str) -> float:
         arguments = ('--mini', '--val-data', 'new', '--work-dir', name, *amp, '--cfg-options', *SMALL)

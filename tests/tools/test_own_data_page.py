@@ -1,5 +1,6 @@
 """docs/own_data.md: its commands, run as they are written."""
 
+import itertools
 import json
 import re
 import shlex
@@ -26,19 +27,19 @@ from ..own_folders import (
 )
 from .running import ROOT, InProcess
 
-OTHER_FORMATS = 'YOLO and Pascal VOC'
+# The configs of the page, and what the tests put in their place.
 CONFIG = 'configs/transnext/mask_rcnn_tiny_coco.py'
-# What the tests put in the place of the page's config.
+WITHOUT_WORKERS = """
+train_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=test_pipeline))
+test_dataloader = val_dataloader
+"""
 SMALL_CONFIG = f"""
 _base_ = '{ROOT}/tests/tools/mask_rcnn_small.py'
 size = dict(type='Resize', scale=(160, 128), keep_ratio=True)
 train_pipeline = [*_base_.train_pipeline[:2], size, *_base_.train_pipeline[3:]]
 test_pipeline = [_base_.test_pipeline[0], size, *_base_.test_pipeline[2:]]
-model = dict(backbone=dict(init_cfg=None))
-train_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=train_pipeline))
-val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=test_pipeline))
-test_dataloader = val_dataloader
-auto_scale_lr = dict(base_batch_size=1)
+model = dict(backbone=dict(init_cfg=None)){WITHOUT_WORKERS}auto_scale_lr = dict(base_batch_size=1)
 """
 SEGMENTOR = 'configs/transnext/upernet_tiny_ade20k.py'
 SMALL_SEGMENTOR = f"""
@@ -49,10 +50,7 @@ model = dict(
     auxiliary_head=dict(norm_cfg=norm_cfg), test_cfg=dict(mode='whole'),
 )
 train_pipeline = [*_base_.train_pipeline[:2], dict(type='RandomCrop', crop_size=(96, 96)), *_base_.train_pipeline[4:]]
-test_pipeline = [_base_.test_pipeline[0], *_base_.test_pipeline[2:]]
-train_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=train_pipeline))
-val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=test_pipeline))
-test_dataloader = val_dataloader
+test_pipeline = [_base_.test_pipeline[0], *_base_.test_pipeline[2:]]{WITHOUT_WORKERS}
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 auto_scale_lr = dict(base_batch_size=2)
 """
@@ -60,34 +58,26 @@ CLASSIFIER = 'configs/convit/convit-tiny_8xb128_in1k.py'
 
 
 def run_section(heading: str, folder: Path, tool: InProcess) -> dict[tuple[str, bool], str]:
-    """Run the commands under a heading of the page, with fewer epochs.
-
-    Returns:
-        What each printed, by the tool and whether it was a dry run.
-    """
+    """Run the commands under a heading, with fewer epochs: what each printed, by the tool and whether it is a dry run."""
     blocks = [block for block in read_blocks('docs/own_data.md') if block.name.partition(', ')[0] == heading]
     printed = {}
     for line in (line for block in blocks for line in block.lines()):
         assert line.startswith('python tools/')
         name, *arguments = shlex.split(re.sub(r'--epochs \d+', '--epochs 2', line).removeprefix('python tools/'))
-        # As a shell does with a pattern.
-        expanded = [
-            path
-            for argument in arguments
-            for path in (sorted(map(str, folder.glob(argument))) if '*' in argument else [argument])
-        ]
-        printed[name, '--dry-run' in arguments] = tool(folder, name, *expanded)
+        # Patterns are expanded as a shell does.
+        paths = (sorted(map(str, folder.glob(each))) if '*' in each else [each] for each in arguments)
+        printed[name, '--dry-run' in arguments] = tool(folder, name, *itertools.chain(*paths))
     return printed
 
 
-def write_config(folder: Path) -> None:
-    (folder / CONFIG).parent.mkdir(parents=True)
-    (folder / CONFIG).write_text(SMALL_CONFIG)
+def write_config(folder: Path, name: str, text: str) -> None:
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text(text)
 
 
 @pytest.mark.slow
 def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
-    write_config(tmp_path)
+    write_config(tmp_path, CONFIG, SMALL_CONFIG)
     write_coco_folder(tmp_path / 'parts', range(24))
     names = write_images(tmp_path / 'new_images', range(500, 503))
 
@@ -106,11 +96,11 @@ def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
 
 
 def test_other_formats(tmp_path: Path, tool: InProcess) -> None:
-    write_config(tmp_path)
+    write_config(tmp_path, CONFIG, SMALL_CONFIG)
     write_yolo_folder(tmp_path / 'parts_yolo', train=range(6), val=range(50, 52))
     write_voc_folder(tmp_path / 'VOCdevkit/VOC2012', train=range(6), val=range(50, 52))
     before = sorted(tmp_path.rglob('*'))
-    inspected, dry_run = run_section(OTHER_FORMATS, tmp_path, tool).values()
+    inspected, dry_run = run_section('YOLO and Pascal VOC', tmp_path, tool).values()
     assert 'nothing is wrong' in inspected and 'annotations of parts_yolo/data.yaml' in inspected
     rows = (tmp_path / 'inspected_yolo/classes.csv').read_text().splitlines()
     assert [row.split(',')[0] for row in rows[1:]] == list(CLASSES)
@@ -129,8 +119,7 @@ def test_other_channels(tmp_path: Path, tool: InProcess) -> None:
         grey = np.full_like(red, 30000)
         tifffile.imwrite(path, np.stack([grey, grey + 1, grey + 2, grey + red], axis=-1))
 
-    (tmp_path / SEGMENTOR).parent.mkdir(parents=True)
-    (tmp_path / SEGMENTOR).write_text(SMALL_SEGMENTOR)
+    write_config(tmp_path, SEGMENTOR, SMALL_SEGMENTOR)
     convert_images(write_mask_folder(tmp_path / 'fields', range(16)), write, '.tif')
     convert_images(write_mask_folder(tmp_path / 'new', range(500, 502)), write, '.tif')
     (tmp_path / 'new/images').rename(tmp_path / 'new_fields')
@@ -153,9 +142,8 @@ def test_other_channels(tmp_path: Path, tool: InProcess) -> None:
     assert (of_array.seg_logits.data - of_darker.seg_logits.data).abs().max() > 1e-3
     labels = np.asarray(Image.open(tmp_path / f'predicted_fields/labels/{Path(names[0]).stem}.png'))
     assert np.array_equal(labels, of_file.pred_sem_seg.data[0])
-    assert sorted(path.stem for path in (tmp_path / 'predicted_fields/overlays').iterdir()) == [
-        Path(name).stem for name in names
-    ]
+    overlays = sorted(path.stem for path in (tmp_path / 'predicted_fields/overlays').iterdir())
+    assert overlays == [Path(name).stem for name in names]
     with pytest.raises(InputError, match='the array has 3 channels of uint8, expected 4 channels of uint16'):
         predictor(np.zeros((64, 64, 3), np.uint8))
 
@@ -169,14 +157,11 @@ def test_channels_of_a_classifier(tmp_path: Path, tool: InProcess) -> None:
                 values = np.random.default_rng(index).normal(size=(48, 40, 5)).astype(np.float32) / 1000
                 values[..., 4] += label
                 np.save(tmp_path / folder / name / f'{name}_{index}.npy', values)
-    (tmp_path / CLASSIFIER).parent.mkdir(parents=True)
-    (tmp_path / CLASSIFIER).write_text(f"_base_ = '{ROOT}/tests/tools/convit_small.py'\n")
+    write_config(tmp_path, CLASSIFIER, f"_base_ = '{ROOT}/tests/tools/convit_small.py'\n")
     printed = run_section('Channels of a classifier', tmp_path, tool)
-    assert len(printed) == 2 and 'nothing is wrong' in printed['inspect_data.py', False]
-    assert (
-        'augmentation that needs RGB in 8 bits is left out: RandAugment, RandomErasing'
-        in printed['inspect_data.py', False]
-    )
+    inspected = printed['inspect_data.py', False]
+    assert len(printed) == 2 and 'nothing is wrong' in inspected
+    assert 'augmentation that needs RGB in 8 bits is left out: RandAugment, RandomErasing' in inspected
     rows = (tmp_path / 'inspected_leaves/classes.csv').read_text().splitlines()
     assert rows == ['class,images', 'birch,11', 'oak,11']
     assert np.asarray(Image.open(tmp_path / 'inspected_leaves/samples.png')).std() > 10

@@ -86,21 +86,19 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
         pixels = mmcv.imread(str(place / image['file_name']))
         assert (image['height'], image['width']) == pixels.shape[:2]
         (sample,) = predictor(place / image['file_name'])
-        instances = sample.pred_instances[sample.pred_instances.scores >= 0.1]
+        instances = sample.pred_instances[sample.pred_instances.scores >= 0.1].numpy()
         annotations = coco.imgToAnns[image['id']]
-        assert len(annotations) == len(instances) > 0
-        assert [annotation['score'] for annotation in annotations] == instances.scores.tolist()
-        assert [annotation['category_id'] for annotation in annotations] == (instances.labels + 1).tolist()
-        left, top, right, bottom = instances.bboxes.numpy().T
-        boxes = np.stack([left, top, right - left, bottom - top], axis=1)
-        assert np.allclose([annotation['bbox'] for annotation in annotations], boxes, atol=1e-3)
+        scores, ids, boxes, areas = (
+            [each[key] for each in annotations] for key in 'score category_id bbox area'.split()
+        )
+        assert scores == instances.scores.tolist() != [] and ids == (instances.labels + 1).tolist()
+        instances.bboxes[:, 2:] -= instances.bboxes[:, :2]
+        np.testing.assert_allclose(boxes, instances.bboxes, atol=1e-3)
         masks = np.stack([coco.annToMask(annotation) for annotation in annotations])
-        assert (masks == instances.masks.numpy()).all()
-        assert [annotation['area'] for annotation in annotations] == masks.sum((1, 2)).tolist()
+        assert (masks == instances.masks).all() and areas == masks.sum((1, 2)).tolist()
         # In YOLO's format without those whose mask is empty.
-        lines = [line.split() for line in (place / f'found/labels/{name}.txt').read_text().splitlines()]
-        seen = [each for each, mask in zip(annotations, masks) if mask.any()]
-        assert [int(line[0]) + 1 for line in lines] == [each['category_id'] for each in seen]
+        lines = (place / f'found/labels/{name}.txt').read_text().splitlines()
+        assert [int(line.split()[0]) + 1 for line in lines] == [i for i, area in zip(ids, areas) if area]
         drawn = mmcv.imread(str(place / f'found/overlays/{name}.png'))
         assert drawn.shape == pixels.shape and (drawn != pixels).any()
     # Results of a file that other tools can evaluate.
@@ -118,9 +116,9 @@ def test_label_maps(place: Path, tool: InProcess) -> None:
     predictor = Predictor(UPERNET, place / 'segmentor.pth', mini=True, device='cpu')
     (sample,) = predictor(place / 'a/0.jpg')
     labels = sample.pred_sem_seg.data[0].numpy()
-    kept, *_, dropped = np.unique(labels, return_counts=True)[0][np.argsort(np.unique(labels, return_counts=True)[1])]
-    names = [predictor.classes[index] for index in (kept, dropped)]
-    for out, classes in (('all', []), ('one', ['--classes', names[0]])):
+    values, counts = np.unique(labels, return_counts=True)
+    kept = values[counts.argmin()]
+    for out, classes in (('all', []), ('one', ['--classes', predictor.classes[kept]])):
         printed = tool(
             place, 'predict.py', UPERNET, 'segmentor.pth', 'a/0.jpg', 'clip.mp4', '--max-frames', '2', *ON_CPU,
             '--out', out, *classes,
@@ -155,16 +153,13 @@ def test_the_folder_of_results_is_a_new_one(place: Path, tool: InProcess) -> Non
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
 def test_the_miniature_runs_checkpoint(place: Path, tool: InProcess) -> None:
-    config = place / 'configs/system/detector.py'
-    config.parent.mkdir(parents=True)
-    config.write_text(f'_base_ = {MASK_RCNN!r}')
-    line = tool.refused(place, 'predict.py', config, 'a/0.jpg', 'a/1.jpg', '--mini')
-    assert line.startswith('error: no checkpoint in work_dirs/system/detector_mini: make one with make demo, or')
-    folder = place / 'work_dirs/system/detector_mini'
+    line = tool.refused(place, 'predict.py', MASK_RCNN, 'a/0.jpg', 'a/1.jpg', '--mini')
+    assert line.startswith('error: no checkpoint in work_dirs/mask_rcnn_small_mini: make one with make demo, or')
+    folder = place / 'work_dirs/mask_rcnn_small_mini'
     folder.mkdir(parents=True)
     shutil.copy(place / 'detector.pth', folder / 'iter_200.pth')
     (folder / 'last_checkpoint').write_text(str(folder / 'iter_200.pth'))
-    printed = tool(place, 'predict.py', config, 'a/0.jpg', 'a/1.jpg', *ON_CPU, '--amp', 'bfloat16', '--tta')
+    printed = tool(place, 'predict.py', MASK_RCNN, 'a/0.jpg', 'a/1.jpg', *ON_CPU, '--amp', 'bfloat16', '--tta')
     assert printed.splitlines()[-1].startswith('2 images, ')
     (annotation, *_) = json.loads((folder / 'predictions/predictions.json').read_text())['annotations'] or [{}]
     assert 'segmentation' not in annotation  # mmdet merges no masks

@@ -1,7 +1,4 @@
-"""The documented commands without `--mini`: the configs' own weights, rates, schedules, loops, samplers and norms.
-
-Data lie where a user's do. Only `--cfg-options` makes the runs short: fewer iterations, smaller images.
-"""
+"""The documented commands without `--mini`: the configs' own weights, rates, schedules, loops, samplers and norms."""
 
 import re
 import shutil
@@ -75,9 +72,7 @@ def train(user: Path, config: str, *options: str, how: Callable, arguments: tupl
     return work_dir, max(work_dir.glob('*/*.log')).read_text()
 
 
-def check(
-    user: Path, config: str, checkpoint: Path, *arguments: str, tool: InProcess, options: tuple[str, ...] = ()
-) -> dict:
+def check(user: Path, config: str, checkpoint: Path, *arguments: str, tool: InProcess, options: list[str]) -> dict:
     """Run tools/test.py; return its metrics."""
     work_dir = checkpoint.parent / f'test{len(list(checkpoint.parent.glob("test*")))}'
     tool(
@@ -107,22 +102,16 @@ def test_train_by_iterations(upernet: tuple[Path, str]) -> None:
     # The first iterations of the real warm-up: from 6e-11 by 4e-8 each.
     rates = [line['lr'] for line in scalars(work_dir) if 'lr' in line]
     assert rates == pytest.approx([6e-11 + 6e-5 * index / 1499 for index in range(4)], rel=1e-3)
-    assert (work_dir / 'iter_4.pth').is_file()
     model = assert_saved_as_written(UPERNET, work_dir / 'upernet_micro_ade20k.py', mmseg_registry)
-    model.load_state_dict(torch_load(work_dir)['state_dict'])
-    assert torch_load(work_dir)['meta']['cfg'] == (work_dir / 'upernet_micro_ade20k.py').read_text()
+    checkpoint = torch.load(work_dir / 'iter_4.pth', weights_only=False)
+    model.load_state_dict(checkpoint['state_dict'])
+    assert checkpoint['meta']['cfg'] == (work_dir / 'upernet_micro_ade20k.py').read_text()
 
 
 def assert_saved_as_written(path: str, saved: Path, registry: ModuleType) -> torch.nn.Module:
-    """The pipelines that a run saved are those of its config, and datasets and model are built by the library alone.
-
-    Args:
-        path: The config that was run.
-        saved: The config in the work dir.
-        registry: mmdet's or mmseg's registries.
-    """
+    """The pipelines that a run of a config saved are its own, and the library alone builds datasets and model."""
     written, saved = Config.fromfile(ROOT / path), Config.fromfile(saved)
-    options = (option.split('=', 1) for option in small_training(path) + small_images('val', 3))
+    options = (option.split('=', 1) for option in (*small_training(path), *small_images('val', 3)))
     written.merge_from_dict({key: DictAction._parse_iterable(value) for key, value in options})
     init_default_scope(saved.default_scope)
     for split in ('train', 'val', 'test'):
@@ -131,10 +120,6 @@ def assert_saved_as_written(path: str, saved: Path, registry: ModuleType) -> tor
         steps = registry.DATASETS.build(dict(dataset, lazy_init=True)).pipeline.transforms
         assert [type(step).__name__ for step in steps] == [step.type.split('.')[-1] for step in dataset.pipeline]
     return registry.MODELS.build(saved.model)
-
-
-def torch_load(work_dir: Path) -> dict:
-    return torch.load(work_dir / 'iter_4.pth', weights_only=False)
 
 
 def test_test_gives_the_metric_of_the_last_validation(user: Path, upernet: tuple[Path, str], tool: InProcess) -> None:

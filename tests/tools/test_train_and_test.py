@@ -7,6 +7,7 @@ import runpy
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import Mock
 
 import mmcv
 import numpy as np
@@ -214,18 +215,13 @@ def test_bad_input(call: str, message: str, workplace: Path, tool: InProcess) ->
     assert re.match(f'(predict.py: )?error: {message}', line)
 
 
-def test_operation_without_a_deterministic_kernel(
-    workplace: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_operation_without_a_deterministic_kernel(workplace: Path, tool: InProcess, monkeypatch, tmp_path) -> None:
     """As PyTorch reports it on a GPU, in the loss of the first step."""
-
-    def cross_entropy(*args: object, **kwargs: object) -> None:
-        raise RuntimeError(
-            'nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set '
-            "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation."
-        )
-
-    monkeypatch.setattr(torch.nn.functional, 'cross_entropy', cross_entropy)
+    reported = (
+        'nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set '
+        "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation."
+    )
+    monkeypatch.setattr(torch.nn.functional, 'cross_entropy', Mock(side_effect=RuntimeError(reported)))
     monkeypatch.setenv('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     want = 'error: the run would fail: .* nll_loss2d_forward_out_cuda_template does not have a deterministic '
     arguments = ['train.py', CONFIG, '--mini', '--deterministic', '--work-dir', tmp_path]
