@@ -58,7 +58,7 @@ CLASSIFIER = 'configs/convit/convit-tiny_8xb128_in1k.py'
 
 
 def run_section(heading: str, folder: Path, tool: InProcess) -> dict[tuple[str, bool], str]:
-    """Run the commands under a heading, with fewer epochs: what each printed, by the tool and whether it is a dry run."""
+    """Run the commands under a heading, with fewer epochs: what each printed, by the tool and `--dry-run`."""
     blocks = [block for block in read_blocks('docs/own_data.md') if block.name.partition(', ')[0] == heading]
     printed = {}
     for line in (line for block in blocks for line in block.lines()):
