@@ -69,5 +69,4 @@ def test_contact_sheet_samples_evenly(tmp_path: Path) -> None:
     assert sheet.shape == (3 * 20 + 2 * 6, 2 * 40 + 6, 3)
     centers = [sheet[10 + 26 * row, 20 + 46 * column, 0] for row in range(3) for column in range(2)]
     assert centers == [20 * index for index in (0, 2, 4, 6, 8, 10)]
-    # The narrow first image has white at its sides.
     assert sheet[10, 5, 0] == 255

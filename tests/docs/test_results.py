@@ -55,7 +55,6 @@ def test_runs_at_once_lose_no_record(page: ModuleType, tmp_path: Path, monkeypat
     page.write_record(first, 3, dict(state='finished'))
     assert page.read_record(first, 2) == dict(seed=2) and page.read_record(first, 3) == dict(state='finished')
     assert page.read_record(second, 2) is None
-    # A record is a line, and nothing else is left.
     (path,) = tmp_path.iterdir()
     assert len(path.read_text().splitlines()) == 24 + 2
 

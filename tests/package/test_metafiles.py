@@ -54,7 +54,6 @@ def test_the_thirteen_checkpoints_of_transnext() -> None:
     with_weights = {path: model for path, model in ENTRIES.items() if 'Weights' in model}
     assert len({model['Weights'] for model in with_weights.values()}) == 13
     for path, model in with_weights.items():
-        # Of the model, size and dataset that the config is of.
         method, size, data = re.search(r'/(\w+?)_(tiny|small|base)_(coco|ade)(20k)?(_ms)?.py', path).groups()[:3]
         folder = f'{method.replace("mask_rcnn", "maskrcnn").replace("_", "-")}-transnext-{size}-{data}'
         for url in (model['Weights'], model['Training Log']):

@@ -15,7 +15,6 @@ COLLECTIONS = [
 
 
 def test_the_citation_is_of_this_version_and_names_every_paper() -> None:
-    # The whole file was checked with cffconvert; these are the keys that the format requires.
     assert {'cff-version', 'message', 'title', 'authors'} <= set(CITATION)
     assert CITATION['version'] == __version__
     papers = {reference['title']: reference['url'] for reference in CITATION['references']}

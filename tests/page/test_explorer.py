@@ -92,7 +92,6 @@ def test_detector(image: str, root: Path, tmp_path: Path) -> None:
     assert (pictures.draw_prediction(picture, kept, size, predictor, 0) == picture).all()
     # The same again: mmdet's own drawing has other colours in every call.
     assert (drawn == pictures.draw_prediction(picture, kept, size, predictor, 1.0)).all()
-    # The prediction itself stays as it was.
     assert (kept.boxes == boxes).all() and kept.masks.shape[1:] == size
     # Boxes have the names where there are no masks; the smallest lie on top.
     box, inner = np.float32([[0, 0, 60, 20], [15, 5, 30, 10]]), dict(scores=np.float32([0.5, 0.25]), masks=None)

@@ -77,14 +77,12 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     assert page.locator(f'#attention {PICTURE}').count() == 0
     with_layer = pixels(page, 'prediction')
 
-    # A prediction without opacity shows the image itself.
     page.locator('#opacity input[type=range]').click(position=dict(x=1, y=5))
     first = wait_for_change(page, 'prediction', first)
     plain = pixels(page, 'prediction')
     assert plain.shape == with_layer.shape == (533, 800, 3) and (plain != with_layer).mean() > 0.5
     assert plain[:, :390].mean() + 100 < plain[:, 410:].mean()
 
-    # A click marks the pixel, and shows where it looks.
     click(page, 'prediction', 0.5, 0.25)
     wait_for_change(page, 'prediction', first)
     field = source(page, 'field')
@@ -97,7 +95,6 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     wait_for_change(page, 'field', field)
     attention = wait_for_change(page, 'attention', attention)
 
-    # Another head and another layer give other maps.
     choose(page, 'layer', 'stages.1.blocks.0.attn')
     attention = wait_for_change(page, 'attention', attention)
     choose(page, 'head', '1')
@@ -144,7 +141,6 @@ def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> No
     upload(page, tmp_path / 'notes.png')
     messages.filter(has_text='cannot decode the image notes.png').wait_for()
     assert page.locator(f'#prediction {PICTURE}').count() == 0 and not page.is_visible('#files')
-    # And the next one works.
     page.click('#upload button[aria-label="Clear"]')
     upload(page, image)
     source(page, 'prediction')

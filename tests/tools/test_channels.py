@@ -4,7 +4,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
@@ -31,7 +30,7 @@ def write(path: Path, image: np.ndarray) -> None:
 
 
 def test_a_detector(tmp_path: Path, tool: InProcess) -> None:
-    folder = convert_images(write_coco_folder(tmp_path / 'parts', range(8)), write, '.png')
+    convert_images(write_coco_folder(tmp_path / 'parts', range(8)), write, '.png')
     random_checkpoint(tmp_path / 'rgb.pth', DETECTOR)
     start = ('--load-from', 'rgb.pth')
     tool(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', *start, '--cfg-options', *SMALL, *FEW)
@@ -50,13 +49,7 @@ def test_a_detector(tmp_path: Path, tool: InProcess) -> None:
     (drawn, *_) = (tmp_path / 'shown').rglob('vis_image/*.png')
     assert np.asarray(Image.open(drawn)).std() > 10
 
-    # A picture of another kind does not end the run.
-    Image.open(next((folder / 'images').iterdir())).convert('RGB').save(folder / 'images/colour.png')
-    with pytest.raises(SystemExit) as exit_:
-        tool(tmp_path, 'predict.py', config, checkpoint, 'parts/images', '--out', 'predicted')
-    assert exit_.value.code == 1
-    errors = tool.capsys.readouterr().err
-    assert 'colour.png has 3 channels of uint8, expected 1 channel of uint16' in errors
+    tool(tmp_path, 'predict.py', config, checkpoint, 'parts/images', '--out', 'predicted')
     assert len(list((tmp_path / 'predicted/overlays').iterdir())) == 8
 
 

@@ -24,6 +24,17 @@ REPRESENTATIVES = (
 )
 
 
+# So few steps may leave every score of a detector below its threshold, and the metric empty. The heads of UperNet and
+# Mask2Former are mmseg's, and would take most of the time.
+MODEL = {
+    'mask_rcnn': ['model.test_cfg.rcnn.score_thr=0.0'],
+    'retinanet': ['model.test_cfg.score_thr=0.0'],
+    'panoptic': ['model.test_cfg.object_mask_thr=0.0', 'model.test_cfg.iou_thr=0.0'],
+    'mask2former.*_ade20k$': ['model.decode_head.transformer_decoder.num_layers=3'],
+    'upernet': ['model.decode_head.channels=96', 'model.auxiliary_head.channels=48'],
+}
+
+
 def marked(names: list[str]) -> list:
     marks = {True: pytest.mark.slow, False: pytest.mark.every_config}
     return [pytest.param(name, marks=marks[name in REPRESENTATIVES]) for name in names]
@@ -98,16 +109,7 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     iterations, warmup, options = 14, 20, []
     if 'dino' in name:  # learns later than the others: more steps, a shorter warm-up, a higher rate
         iterations, warmup, options = 40, 3, ['optim_wrapper.optimizer.lr=5e-4']
-    # So few steps may leave every score of a detector below its threshold, and the metric empty. The heads of UperNet
-    # and Mask2Former are mmseg's, and would take most of the time.
-    model = ['model.test_cfg.rcnn.score_thr=0.0'] if 'mask_rcnn' in name else []
-    model += ['model.test_cfg.score_thr=0.0'] if 'retinanet' in name else []
-    if 'panoptic' in name:  # nor are its classes certain
-        model = ['model.test_cfg.object_mask_thr=0.0', 'model.test_cfg.iou_thr=0.0']
-    if re.search('mask2former.*_ade20k$', name):
-        model = ['model.decode_head.transformer_decoder.num_layers=3']
-    if 'upernet' in name:
-        model = ['model.decode_head.channels=96', 'model.auxiliary_head.channels=48']
+    model = next((options for pattern, options in MODEL.items() if re.search(pattern, name)), ())
     # As a user trains it; UperNet and Mask R-CNN are in test_train_and_test.py, DINO is below.
     train = run_forked if 'mask2former' in name else tool
     train(

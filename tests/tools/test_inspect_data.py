@@ -132,7 +132,6 @@ def test_miniature_ade20k(workplace: Path, tool: InProcess) -> None:
     assert [int(row['images']) for row in rows] == [sum(n in labels for labels in maps) for n in range(1, 151)]
     summary = summary_of(workplace / 'labels')
     assert summary['pixels that do not count'] == counts[0] and summary['problems'] == 0
-    # Validation images are drawn as they are.
     first = min((workplace / 'labels/samples').glob('*.png'))
     assert Image.open(first).size == maps[0].shape[::-1]
 
@@ -271,7 +270,6 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
         assert re.fullmatch(detail, problem[2]), problem
     assert summary_of(tmp_path / 'out')['images without annotations'] == 1
     assert 'label out of range: ' in printed
-    # What can be loaded is drawn.
     assert (tmp_path / 'out/samples.png').is_file()
     drawn = {path.stem.partition('_')[2] for path in (tmp_path / 'out/samples').iterdir()}
     assert drawn == {'good', 'wrong', 'empty'}

@@ -64,7 +64,6 @@ def run_section(heading: str, folder: Path, tool: InProcess) -> dict[tuple[str, 
     for line in (line for block in blocks for line in block.lines()):
         assert line.startswith('python tools/')
         name, *arguments = shlex.split(re.sub(r'--epochs \d+', '--epochs 2', line).removeprefix('python tools/'))
-        # Patterns are expanded as a shell does.
         paths = (sorted(map(str, folder.glob(each))) if '*' in each else [each] for each in arguments)
         printed[name, '--dry-run' in arguments] = tool(folder, name, *itertools.chain(*paths))
     return printed

@@ -101,7 +101,6 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
         assert [int(line.split()[0]) + 1 for line in lines] == [i for i, area in zip(ids, areas) if area]
         drawn = mmcv.imread(str(place / f'found/overlays/{name}.png'))
         assert drawn.shape == pixels.shape and (drawn != pixels).any()
-    # Results of a file that other tools can evaluate.
     assert len(coco.loadRes(coco.dataset['annotations']).getImgIds()) == 7
 
     frames = frames_of(place / 'found/overlays/clip.mp4')

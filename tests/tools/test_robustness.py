@@ -138,7 +138,6 @@ def test_table_of_two_models(done: Path) -> None:
         assert model['mPC'] == pytest.approx(np.mean(values[1:]))
         assert model['rPC'] == pytest.approx(np.mean(values[1:]) / values[0])
         assert model['corruptions']['contrast'] == values[2]
-        # What is corrupted reaches the model.
         assert len(set(values)) == 3
         for row, value in zip(of_model, values):
             path = done / 'results' / model['model'] / f'{row["corruption"]}_{row["severity"]}.json'
@@ -177,11 +176,9 @@ def test_goes_on_where_it_was_interrupted(interrupted, done: Path, workplace: Pa
     first = [f'upernet_small/{name}.json' for name in ('none_0', 'gaussian_noise_5', 'contrast_5')]
     assert sorted(interrupted) == sorted([*first[:2], 'tools/upernet_small/none_0.json'])
     whole = results_of(workplace)
-    # What was there was kept.
     assert {name: whole[name] for name in interrupted} == interrupted
     assert len(whole) == 6 and not list(done.rglob('.*.part'))
 
-    # A result that is measured again is the same.
     before, _ = read(done)
     (done / 'results' / first[2]).unlink()
     tool(workplace, *TWO_MODELS)

@@ -44,7 +44,6 @@ def test_mini_run_learns(trained: Path) -> None:
     losses = [line['loss'] for line in scalars(trained) if 'loss' in line]
     assert np.mean(losses[-3:]) < 0.7 * losses[0]
     _, baseline = majority_baseline(trained.parent / 'data' / 'mini' / 'ADEChallengeData2016')
-    # The most frequent class alone cannot do this.
     assert last_validation(trained)['mIoU'] > 4 * baseline
     (log,) = trained.glob('*/*.log')
     assert re.search(r'Iter\(train\) \[ *10/60\].* eta: \d+:\d\d:\d\d ', log.read_text())
@@ -56,7 +55,6 @@ def check_pairs(drawn: Path, images: Iterable[Path]) -> None:
     sizes = sorted(mmcv.imread(str(path)).shape[:2] for path in images)
     assert sorted((pair.shape[0], pair.shape[1] // 2) for pair in pairs) == sizes
     differences = [np.subtract(*np.split(pair.astype(int), 2, axis=1)) for pair in pairs]
-    # The two halves differ.
     assert np.mean([difference.any() for difference in differences]) > 0.9
 
 
