@@ -1,13 +1,15 @@
 """Every config trains, is tested, and comes back from its checkpoint."""
 
-import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mmengine.config import Config
+
+from bioattn_mm.data.mini import make_mini_datasets
 
 from .every_config import CLASSIFIERS, CONFIGS
 from .running import ROOT, InProcess, last_validation, metrics_of_test, run_forked, scalars
@@ -35,77 +37,46 @@ MODEL = {
 }
 
 
+MASK2FORMER_OF_MMDET = re.compile('mask2former.*(coco|_instance|_panoptic)$')
+
+
 def marked(names: list[str]) -> list:
     marks = {True: pytest.mark.slow, False: pytest.mark.every_config}
     return [pytest.param(name, marks=marks[name in REPRESENTATIVES]) for name in names]
 
 
-def options_of_two_images(mode: str, name: str) -> list[str]:
-    """Options that make a 'train', 'val' or 'test' dataloader, and its metric, read the same two training images."""
-    dataset = f'{mode}_dataloader.dataset'
-    if re.search('mask2former.*(coco|_instance|_panoptic)$', name):
-        return options_of_two_segmented(mode, name)
-    if 'ade20k' in name:
-        folders = ('img_path=images/training', 'seg_map_path=annotations/training')
-        options = [f'{dataset}.indices=2', *(f'{dataset}.data_prefix.{folder}' for folder in folders)]
-        return [*options, *(small_training(name) if mode == 'train' else [f'{dataset}.pipeline.1.scale=(256,64)'])]
-    options = [f'{dataset}.ann_file=annotations/two_images.json', f'{dataset}.data_prefix.img=train2017/']
+def small_images(mode: str, name: str) -> Sequence[str]:
+    """Options that make the images of a 'train', 'val' or 'test' dataloader small."""
+    pipeline = f'{mode}_dataloader.dataset.pipeline'
     if mode != 'train':
-        evaluated = f'{mode}_evaluator.ann_file=data/mini/coco/annotations/two_images.json'
-        return [*options, evaluated, f'{dataset}.pipeline.1.scale=(160,120)']
+        scale = '(96,96)' if MASK2FORMER_OF_MMDET.search(name) else '(256,64)' if 'ade20k' in name else '(160,120)'
+        return [f'{pipeline}.1.scale={scale}']
+    if 'ade20k' in name or 'mask2former' in name:
+        return small_training(name)
     # Those that train at several scales choose one of a list.
-    steps = ['2.scale']
-    if 'dino' in name or (name.startswith('gab/') and 'mask_rcnn_swin' in name):
-        steps = [f'3.transforms.{place}.scales' for place in ('0.0', '1.0', '1.2')]
-    sizes = dict(scale='(160,120)', scales='[(160,120)]')
-    return [*options, *(f'{dataset}.pipeline.{step}={sizes[step.split(".")[-1]]}' for step in steps)]
-
-
-def options_of_two_segmented(mode: str, name: str) -> list[str]:
-    """The same for Mask2Former in mmdet, of instances or panoptic, on COCO or ADE20K."""
-    dataset, evaluator = f'{mode}_dataloader.dataset', f'{mode}_evaluator'
-    kind = 'panoptic' if 'panoptic' in name else 'instance'
-    root, file = 'data/mini/ADEChallengeData2016', f'two_{kind}.json'
-    images, maps = 'images/training/', 'ade20k_panoptic_train/'
-    if 'coco' in name:
-        root, file = 'data/mini/coco', f'annotations/{"panoptic_two" if kind == "panoptic" else "two_images"}.json'
-        images, maps = 'train2017/', 'annotations/panoptic_train2017/'
-    options = [f'{dataset}.ann_file={file}', f'{dataset}.data_prefix.img={images}']
-    if kind == 'panoptic':
-        options.append(f'{dataset}.data_prefix.seg={maps}')
-    if mode == 'train':
-        return [*options, *small_training(name)]
-    options.append(f'{dataset}.pipeline.1.scale=(96,96)')
-    if name.endswith('coco_panoptic'):
-        options.append(f'{evaluator}.1.ann_file=data/mini/coco/annotations/two_images.json')
-        evaluator += '.0'
-    if kind == 'panoptic':
-        options.append(f'{evaluator}.seg_prefix={root}/{maps}')
-    return [*options, f'{evaluator}.ann_file={root}/{file}']
+    if 'dino' in name or re.match('gab/.*mask_rcnn_swin', name):
+        return [f'{pipeline}.3.transforms.{place}.scales=[(160,120)]' for place in ('0.0', '1.0', '1.2')]
+    return [f'{pipeline}.2.scale=(160,120)']
 
 
 @pytest.fixture(scope='module')
-def two_images(workplace: Path) -> None:
-    """The annotation files of two images of the miniature COCO and of the miniature ADE20K."""
-    coco, ade20k = workplace / 'data/mini/coco/annotations', workplace / 'data/mini/ADEChallengeData2016'
-    for path, file in (
-        (coco / 'instances_train2017.json', 'two_images.json'),
-        (coco / 'panoptic_train2017.json', 'panoptic_two.json'),
-        (ade20k / 'ade20k_instance_train.json', 'two_instance.json'),
-        (ade20k / 'ade20k_panoptic_train.json', 'two_panoptic.json'),
-    ):
-        content = json.loads(path.read_text())
-        content['images'] = content['images'][:2]
-        ids = [image['id'] for image in content['images']]
-        content['annotations'] = [a for a in content['annotations'] if a['image_id'] in ids]
-        (path.parent / file).write_text(json.dumps(content))
+def two_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the configs and miniatures of two training images, which are those for validation, too."""
+    folder = tmp_path_factory.mktemp('two_images')
+    (folder / 'configs').symlink_to(ROOT / 'configs')
+    make_mini_datasets(folder / 'data/mini', num_train=2, num_val=2, progress=False, names=('ade20k', 'coco'))
+    for path in [*folder.glob('data/**/*train*')]:
+        other = path.with_name(path.name.replace('training', 'validation').replace('train', 'val'))
+        if other.exists():
+            other.rename(other.with_name(f'unused_{other.name}'))
+            other.symlink_to(path)
+    return folder
 
 
-@pytest.mark.usefixtures('two_images')
 @pytest.mark.parametrize('name', marked(CONFIGS))
-def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: InProcess) -> None:
+def test_every_config_learns_and_comes_back(name: str, two_images: Path, tool: InProcess) -> None:
     """A few steps on two images, whose metric is no zero; what is saved gives the same metric again."""
-    config, work_dir = f'configs/{name}.py', workplace / name
+    config, work_dir = f'configs/{name}.py', two_images / name
     iterations, warmup, options = 14, 20, []
     if 'dino' in name:  # learns later than the others: more steps, a shorter warm-up, a higher rate
         iterations, warmup, options = 40, 3, ['optim_wrapper.optimizer.lr=5e-4']
@@ -113,10 +84,10 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     # As a user trains it; UperNet and Mask R-CNN are in test_train_and_test.py, DINO is below.
     train = run_forked if 'mask2former' in name else tool
     train(
-        workplace, 'train.py', config, '--mini', '--work-dir', name,
+        two_images, 'train.py', config, '--mini', '--work-dir', name,
         '--cfg-options', f'train_cfg.max_iters={iterations}', 'default_hooks.logger.interval=1',
         f'param_scheduler.0.end={warmup}', f'param_scheduler.1.begin={warmup}',
-        *options_of_two_images('train', name), *options_of_two_images('val', name),
+        *small_images('train', name), *small_images('val', name),
         'default_hooks.checkpoint.save_optimizer=False', 'default_hooks.checkpoint.save_best=None',
         *model, *options,
     )  # fmt: skip
@@ -125,13 +96,13 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     assert np.mean(losses[-3:]) < 0.95 * np.mean(losses[:3])
 
     tool(
-        workplace, 'test.py', config, f'{name}/iter_{iterations}.pth', '--mini', '--work-dir', f'{name}/tested',
-        '--cfg-options', *options_of_two_images('test', name), *NO_WORKERS, *model,
+        two_images, 'test.py', config, f'{name}/iter_{iterations}.pth', '--mini', '--work-dir', f'{name}/tested',
+        '--cfg-options', *small_images('test', name), *NO_WORKERS, *model,
     )  # fmt: skip
     tested = metrics_of_test(work_dir / 'tested')
     assert tested == last_validation(work_dir)
     # Equal zeros would say nothing; mmdet's Mask2Former needs more steps for more (test_panoptic.py has them).
-    if not re.search('mask2former.*(coco|_instance|_panoptic)$', name):
+    if not MASK2FORMER_OF_MMDET.search(name):
         assert tested['mIoU' if 'ade20k' in name else 'coco/bbox_mAP_50'] > 0
     shutil.rmtree(work_dir)
 
