@@ -232,15 +232,13 @@ def test_operation_without_a_deterministic_kernel(workplace: Path, tool: InProce
         torch.backends.cudnn.deterministic = False
 
 
-INFINITE = 'model.decode_head.loss_decode.loss_weight=1e39'
-
-
 def test_a_training_that_cannot_start_says_what_a_dry_run_says(workplace: Path, tool: InProcess) -> None:
     options = ('--mini', '--work-dir', 'failed', '--cfg-options', 'train_dataloader.batch_size=1')
     line = tool.error(workplace, 'train.py', CONFIG, *options)
     assert re.match('error: batch normalisation cannot train with a single value .*batch_size=1', line)
     assert tool.refused(workplace, 'train.py', CONFIG, *options, '--dry-run') == line
-    line = tool.refused(workplace, 'train.py', CONFIG, *options[:-1], INFINITE, '--dry-run')
+    infinite = 'model.decode_head.loss_decode.loss_weight=1e39'
+    line = tool.refused(workplace, 'train.py', CONFIG, *options[:-1], infinite, '--dry-run')
     assert line == 'error: the loss of the first training step is inf'
 
 
