@@ -1,9 +1,9 @@
 """Deformable convolution (Dai et al., ICCV 2017) and its modulated form (Zhu et al., CVPR 2019), by torchvision.
 
-The functions have mmcv's arguments; `columns`, `ones` and `im2col_step` of compiled kernels are not used. `geometry`
-is stride, padding, dilation and groups, by mmcv's names. Of an image (B, C, H, W), `weight` is (C', C / group, kH,
-kW) and `output` (B, C', H', W'). `offset` moves the samples by (y, x) in pixels, (B, deformable_group * kH * kW * 2,
-H', W'), and `mask` weights them, with half as many channels.
+The functions have mmcv's arguments, tensors by their places; `columns`, `ones` and `im2col_step` of compiled kernels
+are not used. `geometry` is stride, padding, dilation and groups, by mmcv's names. Of an image (B, C, H, W), `weight`
+is (C', C / group, kH, kW) and `output` (B, C', H', W'). `offset` moves the samples by (y, x) in pixels, (B,
+deformable_group * kH * kW * 2, H', W'), and `mask` weights them, with half as many channels.
 """
 
 from collections.abc import Sequence
@@ -23,49 +23,23 @@ def deform_conv_forward(
     output.copy_(deform_conv2d(*map(upcast_half, (input, offset, weight)), None, stride, padding, dilation))
 
 
-def deform_conv_backward_input(
-    input: Tensor,
-    offset: Tensor,
-    gradOutput: Tensor,
-    gradInput: Tensor,
-    gradOffset: Tensor,
-    weight: Tensor,
-    columns: Tensor,
-    **geometry: int,
-) -> None:
+def deform_conv_backward_input(*tensors: Tensor, **geometry: int) -> None:
     """Gradients by image and offsets, written to `gradInput` and `gradOffset`."""
+    input, offset, gradOutput, gradInput, gradOffset, weight, _ = tensors
     of_input, _, of_offset, *_ = _backward(gradOutput, input, weight, offset, None, geometry)
     gradInput.copy_(of_input)
     gradOffset.copy_(_as_of_mmcv(of_offset, offset, weight, geometry))
 
 
-def deform_conv_backward_parameters(
-    input: Tensor,
-    offset: Tensor,
-    gradOutput: Tensor,
-    gradWeight: Tensor,
-    columns: Tensor,
-    ones: Tensor,
-    scale: float,
-    **geometry: int,
-) -> None:
+def deform_conv_backward_parameters(*tensors: Tensor, scale: float, **geometry: int) -> None:
     """Gradient by the weights, times `scale`, added to `gradWeight`."""
+    input, offset, gradOutput, gradWeight, *_ = tensors
     gradWeight += scale * _backward(gradOutput, input, gradWeight, offset, None, geometry)[1]
 
 
-def modulated_deform_conv_forward(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    ones: Tensor,
-    offset: Tensor,
-    mask: Tensor,
-    output: Tensor,
-    columns: Tensor,
-    with_bias: bool,
-    **geometry: int,
-) -> None:
+def modulated_deform_conv_forward(*tensors: Tensor, with_bias: bool, **geometry: int) -> None:
     """Convolution of samples that `offset` moves and `mask` weights, written to `output`."""
+    input, weight, bias, _, offset, mask, output, _ = tensors
     stride, padding, dilation = _checked(input, weight, offset, geometry)
     offset, mask = (_first(tensor, output.shape[2:]) for tensor in (offset, mask))
     image, offset, weight, mask, bias = map(upcast_half, (input, offset, weight, mask, bias))
@@ -73,24 +47,11 @@ def modulated_deform_conv_forward(
     output.copy_(deform_conv2d(image, offset, weight, bias, stride, padding, dilation, mask))
 
 
-def modulated_deform_conv_backward(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    ones: Tensor,
-    offset: Tensor,
-    mask: Tensor,
-    columns: Tensor,
-    grad_input: Tensor,
-    grad_weight: Tensor,
-    grad_bias: Tensor,
-    grad_offset: Tensor,
-    grad_mask: Tensor,
-    grad_output: Tensor,
-    with_bias: bool,
-    **geometry: int,
-) -> None:
+def modulated_deform_conv_backward(*tensors: Tensor, with_bias: bool, **geometry: int) -> None:
     """Gradients of `modulated_deform_conv_forward`, written to the tensors of these names."""
+    input, weight, _, _, offset, mask, _, grad_input, grad_weight, grad_bias, grad_offset, grad_mask, grad_output = (
+        tensors
+    )
     size = grad_output.shape[2:]
     offset, mask = _first(offset, size), _first(mask, size)
     grads = _backward(grad_output, input, weight, offset, mask, geometry)

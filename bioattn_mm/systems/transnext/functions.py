@@ -40,8 +40,10 @@ class Aggregate(torch.autograd.Function):
                 )
             else:
                 to_pool = F.linear(x, pool_weight, pool_bias).view(*grid, -1)
-                pool = OPERATORS.gelu_pool.default if x.device.type == 'cpu' else _pool_on_a_gpu
-                pooled = pool(to_pool, *pooled_grid)
+                is_cpu = x.device.type == 'cpu'
+                pooled = (
+                    OPERATORS.gelu_pool.default(to_pool, *pooled_grid) if is_cpu else gelu_pool(to_pool, pooled_grid)
+                )
                 normed, mean, rstd = torch.native_layer_norm(pooled, norm_weight.shape, norm_weight, norm_bias, eps)
             query = F.linear(x, query_weight, query_bias).view(*grid, heads, -1)
             key_value = F.linear(x, key_value_weight, key_value_bias).view(*grid, 2, heads, -1)
@@ -171,10 +173,6 @@ def _project_add_norm_backward(of_sum: Tensor | None, of_norm: Tensor | None, *s
         of_added = of_added if of_added.dtype == branch.dtype else of_added.to(branch.dtype)
         of_bias = of_added.sum((0, 1, 2))
     return of_x, of_added @ weight, of_added.flatten(0, 2).T @ branch.flatten(0, 2), of_bias, *of_norm
-
-
-def _pool_on_a_gpu(x: Tensor, height: int, width: int) -> Tensor:
-    return gelu_pool(x, (height, width))
 
 
 def call(function: type[torch.autograd.Function], *arguments: object) -> Tensor | tuple[Tensor, ...]:
