@@ -37,7 +37,7 @@ LONGEST = (
     'test_elastic.py',
     'test_published_settings.py',
     'test_notebooks.py',
-    'test_mmdet.py',
+    'test_openmmlab.py',
     'test_own_data.py',
     'test_imagenet_sets.py',
     'test_imagenet.py',
@@ -151,6 +151,15 @@ def workplace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     else:
         make_mini_datasets(folder / 'data/mini', **sizes)
     return folder
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process group of this process alone."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture

@@ -99,9 +99,8 @@ def short_sides(side: int, longest: int) -> tuple:
 
 
 def square(size: int) -> tuple:
-    return 'RandomCrop', dict(
-        crop_type='absolute', crop_size=(size, size), recompute_bbox=True, allow_negative_crop=True
-    )
+    options = dict(crop_type='absolute', recompute_bbox=True, allow_negative_crop=True)
+    return 'RandomCrop', dict(options, crop_size=(size, size))
 
 
 JITTER = [
@@ -140,20 +139,15 @@ def augmented_crops(size: int) -> list:
 
 def centre_crop(short_side: int, size: int, interpolation: str = 'bicubic') -> list:
     """The test pipeline of DeiT."""
-    return [
-        ('ResizeEdge', dict(scale=short_side, edge='short', backend='pillow', interpolation=interpolation)),
-        ('CenterCrop', dict(crop_size=size)),
-    ]
+    resize = dict(scale=short_side, edge='short', backend='pillow', interpolation=interpolation)
+    return [('ResizeEdge', resize), ('CenterCrop', dict(crop_size=size))]
 
 
 def warm_up_and_cosine(epochs: int, start_factor: float = 1e-3) -> list:
     """From 1e-6 in some epochs, then a cosine down to 1e-5 in 300."""
-    return [
-        dict(
-            type='LinearLR', start_factor=start_factor, by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True
-        ),
-        dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=epochs, end=300),
-    ]
+    warm_up = dict(type='LinearLR', start_factor=start_factor, by_epoch=True, begin=0, end=epochs)
+    cosine = dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=epochs, end=300)
+    return [dict(warm_up, convert_to_iter_based=True), cosine]
 
 
 def linear(start_factor: float, end: int) -> dict:
@@ -205,6 +199,10 @@ CONVIT = 'https://dl.fbaipublicfiles.com/convit'
 TIMM = 'https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-tpu-weights'
 SWIN = 'https://github.com/SwinTransformer/storage/releases/download/v1.0.0'
 ONEDL = 'https://mmassets.onedl.ai'
+MMSEG_SWIN = 'mmsegmentation/v0.5/pretrain/swin/swin_tiny_patch4_window7_224_20220317-1cdeb081.pth'
+MMPRETRAIN_CONVNEXT = (
+    'mmclassification/v0/convnext/downstream/convnext-tiny_3rdparty_32xb128-noema_in1k_20220301-795e9634.pth'
+)
 TRANSNEXT_ARCHS = ('micro', 'tiny', 'small', 'base')
 CONVIT_ARCHS = ('tiny', 'small')
 PERVIT_ARCHS = ('tiny', 'small')
@@ -360,18 +358,8 @@ SETTINGS = [
         (rf'(gab|baselines)/\w+_swin_{size}', 'weights', f'{SWIN}/swin_{size}_patch4_window7_224.pth', 'swin')
         for size in ('tiny', 'small')
     ),
-    (
-        r'baselines/\w+_swin_tiny_ade20k',
-        'weights',
-        f'{ONEDL}/mmsegmentation/v0.5/pretrain/swin/swin_tiny_patch4_window7_224_20220317-1cdeb081.pth',
-        'swin',
-    ),
-    (
-        CONVNEXT,
-        'weights',
-        f'{ONEDL}/mmclassification/v0/convnext/downstream/convnext-tiny_3rdparty_32xb128-noema_in1k_20220301-795e9634.pth',
-        'convnext',
-    ),
+    (r'baselines/\w+_swin_tiny_ade20k', 'weights', f'{ONEDL}/{MMSEG_SWIN}', 'swin'),
+    (CONVNEXT, 'weights', f'{ONEDL}/{MMPRETRAIN_CONVNEXT}', 'convnext'),
     (r'vars/\w+_rvt_tiny_vars_sd_(coco|ade20k)', 'weights', 'checkpoints/vars_rvt_tiny_vars_sd.pth', 'vars'),
     # ImageNet. Images a step: 8 GPUs with 128 each.
     (IN1K, 'images per GPU', 128, 'transnext'),
@@ -460,9 +448,9 @@ SETTINGS = [
     (SMALL_DATA, 'batch norm over all GPUs', False, 'gab'),
     *(
         (
-            rf'vars/rvt-tiny-{name}_1xb64_pacs',
+            f'vars/rvt-tiny-{name}_1xb64_pacs',
             'weights',
-            f'checkpoints/vars_rvt_tiny_{name}.pth'.replace('-', '_'),
+            f'checkpoints/vars_rvt_tiny_{name.replace("-", "_")}.pth',
             'vars',
         )
         for name in ('performer', 'vars-s', 'vars-d', 'vars-sd')

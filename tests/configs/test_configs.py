@@ -1,7 +1,6 @@
 """Every config: parses, builds, has the paper's size, and states only what differs."""
 
 import re
-from collections.abc import Sequence
 from os.path import normpath
 from pathlib import Path
 
@@ -38,15 +37,14 @@ def read(name: str, system: str = 'transnext') -> Config:
     return Config.fromfile(ROOT / f'configs/{system}/{name}.py')
 
 
-def channels_of(backbone: torch.nn.Module) -> Sequence[int]:
-    """Channels of the outputs; mmdet's and mmseg's Swin and mmpretrain's ConvNeXt have those of the stages."""
-    for name in ('out_channels', 'num_features', 'channels'):
-        if hasattr(backbone, name):
-            return getattr(backbone, name)
-    raise AssertionError(type(backbone))
+def name_of(path: Path) -> str:
+    return f'{path.parent.name}/{path.stem}'
 
 
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
+every_config = pytest.mark.parametrize('path', CONFIGS, ids=name_of)
+
+
+@every_config
 def test_builds(path: Path) -> None:
     config = parse(path)
     model = shared_model(config)
@@ -54,7 +52,9 @@ def test_builds(path: Path) -> None:
     if 'in_channels' in (config.model.get('neck') or {}):
         module = config.model.neck
     in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)
-    assert tuple(in_channels) == tuple(channels_of(model.backbone))
+    # mmdet's and mmseg's Swin and mmpretrain's ConvNeXt have the channels of their stages.
+    names = ('out_channels', 'num_features', 'channels')
+    assert tuple(in_channels) == tuple(next(filter(None, (getattr(model.backbone, name, None) for name in names))))
     # As many parameters as the system's metafile states.
     parameters = stated(path).get('Parameters (M)')
     if parameters is not None:
@@ -99,7 +99,7 @@ def test_layer_decay_of_plain_backbones(system: str, name: str) -> None:
         assert groups[parameter]['weight_decay'] == 0.05
 
 
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
+@every_config
 def test_says_where_its_weights_come_from(path: Path) -> None:
     config = parse(path)
     init_cfg = config.model.get('init_cfg') or config.model.backbone.get('init_cfg')
@@ -107,12 +107,9 @@ def test_says_where_its_weights_come_from(path: Path) -> None:
     assert (comment == '# Weights: random.') == (init_cfg is None)
     if init_cfg is None or 'trained with' in comment:  # the latter of a config for testing
         return
-    checkpoint = init_cfg.checkpoint
     # What the config says, what the tools print where the file is missing, and the name of the file agree.
-    fetched = checkpoint.startswith('https://')
-    unpublished = (
-        'deit_tiny' in path.stem or re.search(r'rvt_tiny_(vars_s|softmax|performer)_', path.stem) is not None
-    )
+    fetched = init_cfg.checkpoint.startswith('https://')
+    unpublished = bool(re.search(r'deit_tiny|rvt_tiny_(vars_s|softmax|performer)_', path.stem))
     assert ('fetched when training starts' in comment) == ('weights_source' not in config) == fetched
     assert ('nobody publishes' in comment) == unpublished
     assert ('by hand' in comment) == (not fetched and not unpublished)
@@ -129,12 +126,12 @@ KEYS = set(
 )
 
 
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
+@every_config
 def test_has_no_other_keys_than_those_of_a_run(path: Path) -> None:
     assert set(parse(path)) <= KEYS
 
 
-@pytest.mark.parametrize('path', CONFIGS[::7], ids=lambda path: f'{path.parent.name}/{path.stem}')
+@pytest.mark.parametrize('path', CONFIGS[::7], ids=name_of)
 def test_a_dumped_config_is_the_config(path: Path, tmp_path: Path) -> None:
     config = Config.fromfile(ROOT / path)
     config.dump(tmp_path / 'config.py')
@@ -217,9 +214,7 @@ def test_classifiers_with_windows_take_miniature_images() -> None:
 
 
 @pytest.mark.every_config
-@pytest.mark.parametrize(
-    'path', [path for path in (*CONFIGS, *ABLATIONS) if '_in1k' in path.stem], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize('path', [path for path in (*CONFIGS, *ABLATIONS) if '_in1k' in path.stem], ids=name_of)
 def test_metafile_states_the_multiply_adds(path: Path) -> None:
     config = parse(path)
     measured = multiply_adds(Network(config), random_image(default_size(config)))

@@ -12,6 +12,7 @@ from mmengine.registry import DATA_SAMPLERS, MODELS, PARAM_SCHEDULERS, init_defa
 
 from bioattn_mm.systems.transnext.ablations.position_biases import NoPositionBias
 from bioattn_mm.systems.transnext.position_bias import PositionBias
+from bioattn_mm.training.config.pipelines import as_list
 
 from .published_settings import SETTINGS, SOURCES
 from .reading import ABLATIONS, CONFIGS, parse, shared_model
@@ -205,105 +206,64 @@ def classifier(model: torch.nn.Module, config: Config) -> dict[str, object]:
     mixing = model.data_preprocessor.batch_augments
     assert not mixing or mixing.probs is None  # all with the same probability
     averages = [hook.momentum for hook in config.custom_hooks if hook.type == 'bioattn_mm.ShardableEMAHook']
+    smoothing = getattr(model.head.loss_module, 'label_smooth_val', None)
     return {
         'mixed images': [(type(augment).__name__, augment.alpha) for augment in (mixing.augments if mixing else [])],
-        'head': dict(
-            classes=model.head.fc.out_features,
-            label_smoothing=getattr(model.head.loss_module, 'label_smooth_val', None),
-        ),
+        'head': dict(classes=model.head.fc.out_features, label_smoothing=smoothing),
         'averaged weights': averages[0] if averages else None,
     }
 
 
 def mask_rcnn(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
     """Of Mask R-CNN and of Cascade Mask R-CNN, whose stages have an overlap of positive regions and a loss weight."""
-    bbox_heads, mask_heads, training, stages = (
-        [model.roi_head.bbox_head], [model.roi_head.mask_head], [model.train_cfg.rcnn], {},
-    )  # fmt: skip
-    if isinstance(model.roi_head.bbox_head, torch.nn.ModuleList):
-        bbox_heads, mask_heads, training = model.roi_head.bbox_head, model.roi_head.mask_head, model.train_cfg.rcnn
+    roi_head, training, rcnn, stages = model.roi_head, model.train_cfg.rcnn, model.test_cfg.rcnn, {}
+    heads = [roi_head.bbox_head, roi_head.mask_head]
+    if isinstance(roi_head.bbox_head, torch.nn.ModuleList):
+        heads = [*roi_head.bbox_head, *roi_head.mask_head]
         overlaps = [stage.assigner.pos_iou_thr for stage in training]
-        stages = dict(stages=list(zip(overlaps, model.roi_head.stage_loss_weights, strict=True)))
-    (classes,) = {head.num_classes for head in (*bbox_heads, *mask_heads)}
-    samplers = [stage.sampler for stage in training]
-    assert all(sampler == samplers[0] for sampler in samplers)
-    sampler, rcnn = samplers[0], model.test_cfg.rcnn
-    return {
-        'head': dict(
-            classes=classes,
-            anchor_scales=anchors.scales,
-            anchor_ratios=anchors.ratios,
-            regions=sampler.num,
-            positive=sampler.pos_fraction,
-            proposals=model.train_cfg.rpn_proposal.max_per_img,
-            **stages,
-        ),
-        'testing': dict(
-            score=rcnn.score_thr,
-            nms=rcnn.nms.iou_threshold,
-            per_image=rcnn.max_per_img,
-            mask=rcnn.mask_thr_binary,
-            proposals=model.test_cfg.rpn.max_per_img,
-        ),
-    }
+        stages = dict(stages=list(zip(overlaps, roi_head.stage_loss_weights, strict=True)))
+    (classes,) = {head.num_classes for head in heads}
+    sampler, *others = [stage.sampler for stage in as_list(training)]
+    assert all(other == sampler for other in others)
+    head = dict(classes=classes, anchor_scales=anchors.scales, anchor_ratios=anchors.ratios, **stages)
+    head.update(
+        regions=sampler.num, positive=sampler.pos_fraction, proposals=model.train_cfg.rpn_proposal.max_per_img
+    )
+    testing = dict(score=rcnn.score_thr, nms=rcnn.nms.iou_threshold, per_image=rcnn.max_per_img)
+    testing.update(mask=rcnn.mask_thr_binary, proposals=model.test_cfg.rpn.max_per_img)
+    return dict(head=head, testing=testing)
 
 
 def retinanet(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
     testing = model.test_cfg
-    return {
-        'head': dict(
-            classes=model.bbox_head.num_classes,
-            anchor_scale=anchors.octave_base_scale,
-            octaves=anchors.scales_per_octave,
-            anchor_ratios=anchors.ratios,
-            strides=anchors.strides,
-        ),
-        'testing': dict(
-            score=testing.score_thr,
-            nms=testing.nms.iou_threshold,
-            per_image=testing.max_per_img,
-            candidates=testing.nms_pre,
-        ),
-    }
+    head = dict(classes=model.bbox_head.num_classes, anchor_scale=anchors.octave_base_scale)
+    head.update(octaves=anchors.scales_per_octave, anchor_ratios=anchors.ratios, strides=anchors.strides)
+    tested = dict(score=testing.score_thr, nms=testing.nms.iou_threshold, per_image=testing.max_per_img)
+    return dict(head=head, testing=dict(tested, candidates=testing.nms_pre))
 
 
 def dino(model: torch.nn.Module) -> dict[str, object]:
     attentions = [module for module in model.modules() if hasattr(module, 'sampling_offsets')]
     (levels,) = {model.level_embed.shape[0], *(attention.num_levels for attention in attentions)}
-    return {
-        'head': dict(
-            classes=model.bbox_head.num_classes,
-            queries=model.num_queries,
-            layers=(len(model.encoder.layers), len(model.decoder.layers)),
-            levels=levels,
-            denoising=model.dn_query_generator.num_dn_queries,
-            costs=[cost.weight for cost in model.train_cfg.assigner.match_costs],
-        ),
-        'testing': dict(per_image=model.test_cfg.max_per_img),
-    }
+    head = dict(classes=model.bbox_head.num_classes, queries=model.num_queries, levels=levels)
+    head.update(layers=(len(model.encoder.layers), len(model.decoder.layers)))
+    head.update(denoising=model.dn_query_generator.num_dn_queries)
+    head.update(costs=[cost.weight for cost in model.train_cfg.assigner.match_costs])
+    return dict(head=head, testing=dict(per_image=model.test_cfg.max_per_img))
 
 
 def upernet(model: torch.nn.Module) -> dict[str, object]:
     head, auxiliary = model.decode_head, model.auxiliary_head
     assert auxiliary.num_classes == head.num_classes
-    return dict(
-        classes=head.num_classes,
-        channels=head.channels,
-        pool_scales=head.psp_modules.pool_scales,
-        auxiliary_channels=auxiliary.channels,
-        auxiliary_weight=auxiliary.loss_decode.loss_weight,
-    )
+    measured = dict(classes=head.num_classes, channels=head.channels, pool_scales=head.psp_modules.pool_scales)
+    return dict(measured, auxiliary_channels=auxiliary.channels, auxiliary_weight=auxiliary.loss_decode.loss_weight)
 
 
 def mask2former(head: torch.nn.Module) -> dict[str, object]:
-    return dict(
-        classes=head.num_classes,
-        queries=head.num_queries,
-        layers=(len(head.pixel_decoder.encoder.layers), len(head.transformer_decoder.layers)),
-        points=head.num_points,
-        weights=[loss.loss_weight for loss in (head.loss_cls, head.loss_mask, head.loss_dice)],
-        no_object=head.class_weight[-1],
-    )
+    layers = (len(head.pixel_decoder.encoder.layers), len(head.transformer_decoder.layers))
+    weights = [loss.loss_weight for loss in (head.loss_cls, head.loss_mask, head.loss_dice)]
+    measured = dict(classes=head.num_classes, queries=head.num_queries, points=head.num_points)
+    return dict(measured, layers=layers, weights=weights, no_object=head.class_weight[-1])
 
 
 def segments(model: torch.nn.Module) -> dict[str, object]:
@@ -311,14 +271,10 @@ def segments(model: torch.nn.Module) -> dict[str, object]:
     head = model.panoptic_head
     assert (fusion.num_things_classes, fusion.num_stuff_classes) == (head.num_things_classes, head.num_stuff_classes)
     assert config.panoptic_on == (head.num_stuff_classes > 0) and config.filter_low_score
-    return dict(
-        segments=config.panoptic_on,
-        instances=config.instance_on,
-        per_image=config.max_per_image,
-        overlap=config.iou_thr,
-        # The least score of a segment: mmdet's default.
-        least=config.get('object_mask_thr', 0.8) if config.panoptic_on else None,
-    )
+    measured = dict(segments=config.panoptic_on, instances=config.instance_on, per_image=config.max_per_image)
+    # The least score of a segment: mmdet's default.
+    least = config.get('object_mask_thr', 0.8) if config.panoptic_on else None
+    return dict(measured, overlap=config.iou_thr, least=least)
 
 
 def test_every_row_is_some_config_s() -> None:

@@ -1,6 +1,5 @@
 """A user's folder outside of the checkout, in which the host libraries run."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,16 +22,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def succeeded(process: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process
+
+
 @pytest.fixture(scope='session')
 def python(place: Path) -> Callable[..., subprocess.CompletedProcess]:
     """Runs a new interpreter in the folder; it must succeed."""
 
     def run(*args: object) -> subprocess.CompletedProcess:
-        process = subprocess.run(
-            [sys.executable, *map(str, args)], cwd=place, env=os.environ, capture_output=True, text=True, check=False
-        )
-        assert process.returncode == 0, process.stderr[-3000:]
-        return process
+        command = [sys.executable, *map(str, args)]
+        return succeeded(subprocess.run(command, cwd=place, capture_output=True, text=True, check=False))
 
     return run
 
@@ -40,10 +41,4 @@ def python(place: Path) -> Callable[..., subprocess.CompletedProcess]:
 @pytest.fixture(scope='session')
 def forked(place: Path) -> Callable[..., subprocess.CompletedProcess]:
     """The same in a process that has the libraries imported, which takes seconds less."""
-
-    def run(*args: object) -> subprocess.CompletedProcess:
-        process = run_program(*args, folder=place)
-        assert process.returncode == 0, process.stderr[-3000:]
-        return process
-
-    return run
+    return lambda *args: succeeded(run_program(*args, folder=place))

@@ -11,13 +11,11 @@ import pytest
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import MessageHub
-from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import as_list
-from tests.hosts.inputs import inputs_for
+from tests.hosts.inputs import after_a_step, check_predictions, inputs_for
 from tests.systems.common.small_backbones import CASES
 
 SYSTEMS = ('TransNeXt', 'ConViT', 'PerViT', 'GABViT', 'VARS')
@@ -94,26 +92,13 @@ def test_learns_and_predicts(path: str, system: str, tmp_path: Path, monkeypatch
     config = load_config(str(tmp_path / 'config.py'))
     exchange_backbone(config.model, system)
     few_proposals(config.model)
-    init_default_scope(config.default_scope)
-    torch.manual_seed(0)
-    model = revert_sync_batchnorm(MODELS.build(config.model))
-    model.init_weights()  # Deformable DETR's embeddings of levels are uninitialised memory before
-    assert type(model.backbone).__module__.startswith('bioattn_mm.')
     for key in ('epoch', 'iter'):  # which TOOD and YOLOX ask for
         monkeypatch.setitem(MessageHub.get_current_instance().runtime_info, key, 0)
-    data = model.data_preprocessor(annotated(config), training=True)
-    loss, _ = model.train().parse_losses(model(**data, mode='loss'))
-    assert loss.isfinite()
-    loss.backward()
+    model = after_a_step(config, annotated(config))
+    assert type(model.backbone).__module__.startswith('bioattn_mm.')
     gradients = [parameter.grad for parameter in model.backbone.parameters() if parameter.grad is not None]
     assert gradients and all(gradient.isfinite().all() for gradient in gradients)
-    data = model.data_preprocessor(annotated(config), training=False)
-    with torch.no_grad():
-        samples = model.eval()(**data, mode='predict')
-    if config.default_scope == 'mmseg':
-        assert all(sample.pred_sem_seg.shape == SIZE for sample in samples)
-    else:
-        assert all('pred_instances' in sample or 'pred_panoptic_seg' in sample for sample in samples)
+    check_predictions(model, annotated(config), SIZE)
 
 
 def exchange_backbone(model: ConfigDict, system: str) -> None:
@@ -132,13 +117,8 @@ def exchange_backbone(model: ConfigDict, system: str) -> None:
         neck.in_channels = channels if isinstance(want, list) else channels[-1]
         neck.update(dict(start_level=0) if neck.get('start_level', 0) >= len(channels) else {})
     if plain:
-        scales = [16 / stride for stride in strides]
-        pyramid = dict(
-            type='bioattn_mm.SimpleFeaturePyramid',
-            in_channels=case.out_channels[-1],
-            out_channels=WIDTH,
-            scales=scales,
-        )
+        pyramid = dict(type='bioattn_mm.SimpleFeaturePyramid', in_channels=case.out_channels[-1], out_channels=WIDTH)
+        pyramid['scales'] = [16 / stride for stride in strides]
         model.neck = [pyramid, *([neck, *others] if neck else [])]
     if neck is None:
         for key in ('decode_head', 'auxiliary_head', 'panoptic_head'):

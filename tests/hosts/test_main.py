@@ -1,12 +1,13 @@
 """`python -m bioattn_mm SCRIPT`."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from bioattn_mm.__main__ import main
 
 ARGUMENTS = """
 import json, os, sys
@@ -62,10 +63,13 @@ def test_ranks_of_torchrun(script: Path, python: Callable) -> None:
 
 
 @pytest.mark.parametrize('args', [('none.py',), ('mmdet/.mim/tools',), ()])
-def test_script_missing(place: Path, args: tuple[str]) -> None:
-    process = subprocess.run(
-        [sys.executable, '-m', 'bioattn_mm', *args], cwd=place, capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 2
-    message = f'script not found: {args[0]}; searched in {place} ' if args else 'the following arguments are req'
-    assert process.stderr.splitlines()[-1].startswith(f'python -m bioattn_mm: error: {message}')
+def test_script_missing(
+    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'argv', ['bioattn_mm', *args])
+    with pytest.raises(SystemExit) as end:
+        main()
+    message = f'script not found: {args[0]}; searched in {tmp_path} ' if args else 'the following arguments are req'
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert end.value.code == 2 and last.startswith(f'python -m bioattn_mm: error: {message}')

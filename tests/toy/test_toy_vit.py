@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,15 +34,6 @@ def model() -> nn.Module:
     config = Config.fromfile(CONFIG)
     init_default_scope(config.default_scope)
     return MODELS.build(config.model)
-
-
-@pytest.fixture
-def group_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process group with this process alone."""
-    monkeypatch.setenv('LOCAL_RANK', '0')
-    torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 def test_the_page_shows_the_file() -> None:
@@ -98,7 +88,7 @@ def test_learns_at_the_rate_of_each_layer(model: nn.Module) -> None:
     assert rates[id(backbone.patch_embed.proj.weight)] == pytest.approx(0.5**5)
 
 
-def test_each_block_is_a_unit_of_fsdp(model: nn.Module, group_of_one: None, tmp_path: Path) -> None:
+def test_each_block_is_a_unit_of_fsdp(model: nn.Module, one_process: None, tmp_path: Path) -> None:
     image = torch.randn(1, 3, 64, 96)
     expected = model.eval()(image, mode='tensor')
     sharded = FSDP2Strategy(work_dir=str(tmp_path))._wrap_model(model)

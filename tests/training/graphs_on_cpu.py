@@ -105,11 +105,6 @@ def pin_memory(tensor: Tensor) -> Tensor:
 @pytest.fixture
 def graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch captures and replays on the CPU."""
-    put_graphs_on_cpu(monkeypatch)
-
-
-def put_graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for a process without fixtures."""
     monkeypatch.setattr(torch.cuda, 'CUDAGraph', Graph)
     monkeypatch.setattr(torch.cuda, 'graph', Capture)
     monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)

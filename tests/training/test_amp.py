@@ -3,6 +3,7 @@
 That tools/test.py and tools/predict.py take it is tested beside them.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,31 +17,25 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.training.amp import autocast_dtype, in_float32
 
 from ..tools.running import InProcess
-from .short_trainings import CONFIGS, STEPS, resumed, train
+from .short_trainings import STEPS, train
 
 # Of a loss, relative to float32. bfloat16 rounds to 1/256, and each step goes on from weights that differ already.
 TOLERANCE = 0.03
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
-@pytest.mark.parametrize('name', CONFIGS)
+@pytest.mark.parametrize('name', ['upernet', pytest.param('mask_rcnn', marks=pytest.mark.slow)])
 def test_losses_beside_those_of_float32(name: str, workplace: Path, tool: InProcess) -> None:
     expected = train(tool, workplace, name, f'{name}_float32')
-    mixed = train(tool, workplace, name, f'{name}_mixed', '--amp', 'bfloat16')
-    losses, expected_losses = ([line['loss'] for line in lines] for lines in (mixed, expected))
-    assert losses == pytest.approx(expected_losses, rel=TOLERANCE)
-    assert losses != expected_losses
-
+    losses = train(tool, workplace, name, f'{name}_mixed', '--amp', 'bfloat16')
+    assert losses == pytest.approx(expected, rel=TOLERANCE)
+    assert losses != expected
     weights = torch.load(workplace / f'{name}_mixed/iter_{STEPS}.pth', weights_only=False)['state_dict']
     assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float32}
-    if name == 'upernet':  # from the checkpoint in the middle, the same steps again
-        assert resumed(tool, workplace, name, f'{name}_mixed', '--amp', 'bfloat16') == losses[STEPS // 2 :]
 
 
 def test_gradients_are_accumulated() -> None:
-    torch.manual_seed(0)
-    images = torch.randn(4, 8)
-    weights = []
+    images, weights = torch.randn(4, 8), []
     for counts in (1, 2):
         torch.manual_seed(1)
         model = nn.Linear(8, 3)
@@ -48,12 +43,11 @@ def test_gradients_are_accumulated() -> None:
         wrapper = build_optim_wrapper(model, dict(config, optimizer=dict(type='SGD', lr=1.0)))
         before = model.weight.detach().clone()
         for part in images.chunk(counts):
+            assert torch.equal(model.weight, before)
             with wrapper.optim_context(model):
                 output = model(part)
-                assert output.dtype == torch.bfloat16
-                loss = output.float().square().mean()
-            assert torch.equal(model.weight, before)
-            wrapper.update_params(loss)
+            assert output.dtype == torch.bfloat16
+            wrapper.update_params(output.float().square().mean())
         assert not torch.equal(model.weight, before) and model.weight.dtype == torch.float32
         weights.append(model.weight.detach())
     torch.testing.assert_close(*weights, rtol=0.01, atol=0.01)
@@ -72,14 +66,10 @@ def test_gradients_are_accumulated() -> None:
 def test_cpus(capabilities: dict, is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, 'get_capabilities', lambda: capabilities)
     monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: 'AVX512')
-    if is_known:
+    refused = pytest.raises(InputError, match='this CPU has no instructions for bfloat16 ')
+    with nullcontext() if is_known else refused:
         assert autocast_dtype('bfloat16', 'cpu') == torch.bfloat16
-        return
-    with pytest.raises(InputError, match='this CPU has no instructions for bfloat16 '):
-        autocast_dtype('bfloat16', 'cpu')
-
-
-def test_gpus_are_asked_nothing() -> None:
+    # A GPU is asked nothing.
     assert [autocast_dtype(name, 'cuda:0') for name in ('float16', 'bfloat16')] == [torch.float16, torch.bfloat16]
 
 
@@ -90,8 +80,6 @@ def test_samples_in_float32() -> None:
     )
     sample.set_pred_score(half[0])
     sample = in_float32(sample)
-    assert (
-        sample.pred_score.dtype == sample.pred_instances.scores.dtype == sample.seg_logits.data.dtype == torch.float32
-    )
-    assert torch.equal(sample.pred_score, half[0].float())
+    for value in (sample.pred_score, sample.pred_instances.scores, sample.seg_logits.data[0, 0]):
+        assert value.dtype == torch.float32 and torch.equal(value, half[0].float())
     assert sample.pred_instances.labels.dtype == torch.int64

@@ -2,26 +2,26 @@
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from mmengine.dist import get_rank
+from mmengine.config import Config
 from torch import Tensor, nn
-from torch.distributed import HashStore, destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.transnext import TransNeXt
+from bioattn_mm.training.config.computation import set_computation
 from bioattn_mm.training.cuda_graphs import FeatureGraphs, check_capturable
 from tests.conftest import ROOT
 from tests.needs import needs
 from tests.tools.running import InProcess
-from tests.training.graphs_on_cpu import graphs_on_cpu, put_graphs_on_cpu  # noqa: F401
-from tests.training.ranks import reasons, run_ranks
-from tests.training.short_trainings import CONFIGS, STEPS, resumed
+from tests.tools.small_images import NO_WORKERS
+from tests.training.graphs_on_cpu import graphs_on_cpu  # noqa: F401
+from tests.training.short_trainings import CONFIGS, STEPS
 from tests.training.short_trainings import train as train_by_tool
 
 # How far losses may be apart.
@@ -49,28 +49,15 @@ class Neck(nn.Module):
         return [conv(feature) for conv, feature in zip(self.convs, features)]
 
 
-@pytest.fixture
-def one_process() -> Iterator[None]:
-    """A process group of this process alone."""
-    init_process_group('gloo', store=HashStore(), rank=0, world_size=1)
-    yield
-    destroy_process_group()
+class Call(nn.Module):
+    """Calls a function."""
 
-
-class Synchronising(nn.Module):
-    """Waits for a number."""
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * x.mean().item()
-
-
-class PinningElsewhere(nn.Module):
-    """Another thread pins memory meanwhile, as that of a data loader does."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(torch.ones(1000).pin_memory).result()
-        return x
+        return self.function(x)
 
 
 class Model(nn.Module):
@@ -103,15 +90,7 @@ def images_of(seed: int, size: tuple[int, int] = (32, 48), device: str = 'cpu') 
 
 
 def train(
-    model: Model,
-    steps: int,
-    device: str,
-    *,
-    accumulate: int = 1,
-    sizes=((32, 48),),
-    dtype=None,
-    set_to_none=True,
-    first_seed: int = 0,
+    model: Model, steps: int, device: str, *, accumulate=1, sizes=((32, 48),), dtype=None, set_to_none=True
 ) -> list[float]:
     """Losses of some steps of SGD, seeded as the tools seed each."""
     optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
@@ -119,7 +98,7 @@ def train(
     for step in range(steps):
         torch.manual_seed(step)
         with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
-            loss = model(images_of(first_seed + step, sizes[step % len(sizes)], device)) / accumulate
+            loss = model(images_of(step, sizes[step % len(sizes)], device)) / accumulate
         loss.backward()
         if (step + 1) % accumulate == 0:
             optimizer.step()
@@ -128,30 +107,22 @@ def train(
     return losses
 
 
-def check_gradients(eager: Model, graphed: Model) -> None:
-    """Gradients are the same."""
-    gradients, expected = ({n: p.grad for n, p in model.named_parameters()} for model in (graphed, eager))
-    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
-
-
 def check_same(eager: Model, graphed: Model, device: str) -> None:
-    """Parameters and running statistics are the same."""
-    # Kernels of a GPU add in another order in each run.
+    """Of parameters and running statistics; kernels of a GPU add in another order in each run."""
     tolerance = dict(rtol=1e-5, atol=1e-6) if device == 'cpu' else dict(rtol=0.02, atol=0.02)
     torch.testing.assert_close(dict(graphed.state_dict()), dict(eager.state_dict()), **tolerance)
 
 
-@pytest.mark.parametrize(
-    'options',
-    [
-        dict(),
-        dict(accumulate=3, sizes=((32, 48), (48, 32))),
-        dict(set_to_none=False),
-        dict(dtype=torch.bfloat16),
-        dict(sizes=((32, 48), (48, 32), (64, 32))),  # one more than there are graphs
-    ],
-    ids=['one size', 'accumulated', 'zeroed gradients', 'bfloat16', 'more sizes than graphs'],
-)
+OPTIONS = {
+    'one size': dict(),
+    'accumulated': dict(accumulate=3, sizes=((32, 48), (48, 32))),
+    'zeroed gradients': dict(set_to_none=False),
+    'bfloat16': dict(dtype=torch.bfloat16),
+    'one size more than graphs': dict(sizes=((32, 48), (48, 32), (64, 32))),
+}
+
+
+@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
 def test_losses_of_the_eager_run(device: str, options: dict) -> None:
     eager, graphed = twins(device)
     steps = 9
@@ -175,9 +146,8 @@ def test_evaluation_takes_the_new_weights(device: str) -> None:
     for _ in range(2):
         for _ in range(3):
             with torch.no_grad():
-                torch.testing.assert_close(
-                    graphed.extract_feat(image), eager.extract_feat(image), rtol=1e-3, atol=1e-4
-                )
+                features, expected = graphed.extract_feat(image), eager.extract_feat(image)
+            torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4)
         for model in (eager, graphed):
             train(model.train(), 1, device)
             model.eval()
@@ -194,7 +164,8 @@ def test_between_forward_and_backward_passes_nothing_is_replayed(device: str) ->
             with torch.no_grad():
                 model.extract_feat(images_of(1, device=device))
             (first + model(images_of(2, device=device))).backward()
-    check_gradients(eager, graphed)
+    gradients, expected = ({n: p.grad for n, p in model.named_parameters()} for model in (graphed, eager))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
     replays = graphed.extract_feat.num_replays
     model(images_of(0, device=device))  # whose gradient nobody asks for
     model(images_of(0, device=device)).backward()
@@ -253,17 +224,21 @@ def test_what_cannot_be_captured() -> None:
     with pytest.raises(InputError, match='needs a model with a backbone: Linear has none'):
         check_capturable(nn.Linear(1, 1))
     _, graphed = twins('cpu')
-    graphed.neck.convs[0].append(Synchronising())
+    graphed.neck.convs[0].append(Call(lambda x: x * x.mean().item()))  # which waits for a number
     graphed(images_of(0))
-    with pytest.raises(
-        InputError, match=r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'
-    ):
+    message = r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'
+    with pytest.raises(InputError, match=message):
         graphed(images_of(0))
 
 
 def test_other_threads_pin_memory_during_a_capture(device: str) -> None:
+    def pin_elsewhere(x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(torch.ones(1000).pin_memory).result()
+        return x
+
     _, graphed = twins(device)
-    graphed.neck.convs[0].append(PinningElsewhere())
+    graphed.neck.convs[0].append(Call(pin_elsewhere))
     train(graphed, 3, device)
     assert graphed.extract_feat.num_replays == 2
 
@@ -278,70 +253,31 @@ def test_distributed_data_parallel(device: str) -> None:
         with wrapped.no_sync():
             wrapped(images_of(0, device=device)).backward()
         wrapped(images_of(1, device=device)).backward()
-        gradients = [parameter.grad for parameter in model.parameters()]
-        losses.append(gradients)
+        losses.append([parameter.grad for parameter in model.parameters()])
     assert losses[2] == pytest.approx(losses[0], rel=LOSS[device])
     torch.testing.assert_close(losses[3], losses[1], rtol=1e-3, atol=1e-4)
     assert model.extract_feat.num_replays == 3 + 2
 
 
-def train_in_a_rank(steps: int) -> None:
-    """Write what this process's eager run and its run by graphs give, with images of its own."""
-    torch.distributed.init_process_group('gloo')
-    results = []
-    with pytest.MonkeyPatch.context() as patch:
-        put_graphs_on_cpu(patch)
-        for model in twins('cpu'):
-            wrapped = DistributedDataParallel(model, find_unused_parameters=True)
-            losses = train(wrapped, steps, 'cpu', first_seed=100 * get_rank())
-            results.append(dict(losses=losses, parameters={n: p.detach() for n, p in model.named_parameters()}))
-        results.append(model.extract_feat.num_replays)
-    torch.save(results, f'results{get_rank()}.pth')
-    torch.distributed.barrier()  # else one may end while the other still connects
-
-
-def test_several_processes(tmp_path: Path) -> None:
-    steps = 4
-    assert run_ranks(train_in_a_rank, steps, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
-    ranks = [torch.load(tmp_path / f'results{rank}.pth') for rank in range(2)]
-    for eager, graphed, num_replays in ranks:
-        assert graphed['losses'] == pytest.approx(eager['losses'], rel=LOSS['cpu'])
-        torch.testing.assert_close(graphed['parameters'], eager['parameters'], rtol=1e-5, atol=1e-6)
-        assert num_replays == steps - 1
-    # Each has images of its own, and the gradients of all.
-    (first, *_), (second, *_) = ranks
-    assert first['losses'] != second['losses']
-    torch.testing.assert_close(first['parameters'], second['parameters'], rtol=0, atol=0)
-
-
 @pytest.mark.usefixtures('graphs_on_cpu')
 def test_tools(workplace: Path, tool: InProcess) -> None:
-    def losses(work_dir: str, *args: str) -> list[float]:
-        return [line['loss'] for line in train_by_tool(tool, workplace, 'mask_rcnn', work_dir, *args)]
-
-    expected = losses('eager')
-    assert losses('graphs', '--cuda-graphs', '1') == pytest.approx(expected, rel=1e-4)
+    expected = train_by_tool(tool, workplace, 'mask_rcnn', 'eager')
+    losses = train_by_tool(tool, workplace, 'mask_rcnn', 'graphs', '--cuda-graphs', '1')
+    assert losses == pytest.approx(expected, rel=1e-4)
     (log,) = (workplace / 'graphs').rglob('*.log')
     assert 'CUDA graph 1 of training: images of (2, 3, ' in log.read_text()
     assert re.search(r'CUDA graphs ran [1-9]\d* of \d+ passes', log.read_text())
 
-    # From the checkpoint in the middle, the same steps again.
-    again = resumed(tool, workplace, 'mask_rcnn', 'graphs', '--cuda-graphs', '1')
-    assert again == pytest.approx(expected[STEPS // 2 :], rel=1e-4)
-
-    few = ('--cfg-options', 'test_dataloader.dataset.indices=4', 'test_dataloader.num_workers=0')
-    few += ('test_dataloader.persistent_workers=False',)
+    few = ('--cfg-options', 'test_dataloader.dataset.indices=4', *NO_WORKERS)
     checkpoint = f'graphs/iter_{STEPS}.pth'
     output = tool(workplace, 'test.py', ROOT / CONFIGS['mask_rcnn'], checkpoint, '--mini', '--cuda-graphs', *few)
     assert 'CUDA graph 1 of evaluation: images of (1, 3, ' in output
 
 
 @needs('no GPU')
-def test_options_without_a_gpu(workplace: Path, tool: InProcess) -> None:
-    for options, message in (
-        ((), 'needs a GPU, and PyTorch finds none: leave it out'),
-        (('--strategy', 'configs/_base_/strategies/fsdp.py'), 'goes with data parallel alone: leave out --strategy'),
-        (('0',), 'must be at least 1, got 0'),
-    ):
-        line = tool.refused(workplace, 'train.py', ROOT / CONFIGS['upernet'], '--mini', '--cuda-graphs', *options)
-        assert line == f'error: --cuda-graphs {message}'
+def test_options_without_a_gpu() -> None:
+    config = Config(dict(optim_wrapper={}))
+    with pytest.raises(InputError, match='^--cuda-graphs needs a GPU, and PyTorch finds none: leave it out'):
+        set_computation(config, cuda_graphs=16)
+    with pytest.raises(InputError, match='^--cuda-graphs goes with data parallel alone: leave out --strategy'):
+        set_computation(config, cuda_graphs=16, strategy='configs/_base_/strategies/fsdp.py')

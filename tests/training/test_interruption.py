@@ -1,7 +1,7 @@
 """Runs that are killed, told to end, or out of space go on as if nothing had been."""
 
+import os
 import signal
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,92 +19,81 @@ from .trainings import largest_difference, limit_file_size, new_folder, resume, 
 STEPS, INTERVAL = 8, 3
 
 
-def interruptible(name: str) -> Config:
-    """Everything that is random is on; Mask R-CNN trains by epochs of two steps, the others by iterations."""
-    if name == 'toy':
-        return toy_config(STEPS, 1, INTERVAL)
-    config = small_config(name, STEPS)
-    config.model.backbone.drop_path_rate = 0.3
-    config.default_hooks.checkpoint.interval = INTERVAL
-    config.custom_hooks.append(dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1))
-    if name == 'mask_rcnn':
-        config.train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=4, val_begin=1000)
+def toy(by_epoch: bool = False) -> Config:
+    config = toy_config(STEPS, 1, INTERVAL)
+    if by_epoch:  # of four steps
+        config.train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=2)
         config.train_dataloader.sampler.type = 'DefaultSampler'
         config.default_hooks.checkpoint.update(by_epoch=True, interval=1)
-        config.model.train_cfg.rcnn.sampler.num = 16
     return config
 
 
-def run(name: str, function: Callable, config: Config, folder: Path) -> int:
-    """The exit code of a training in a process of its own."""
-    arguments = (toy_train, config, False) if name == 'toy' else (function, config)
-    (code,) = run_ranks(*arguments, folder=folder)
-    return code
-
-
-def last_of(name: str) -> str:
-    return 'epoch_4.pth' if name == 'mask_rcnn' else f'iter_{STEPS}.pth'
+def toy_run(config: Config, folder: Path, world_size: int = 1) -> list[int]:
+    return run_ranks(toy_train, config, False, folder=folder, world_size=world_size)
 
 
 @pytest.fixture(scope='module')
-def new(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """Makes a folder for a run with the data that its model needs."""
-
-    def make(name: str, what: str) -> Path:
-        if name == 'toy':
-            return tmp_path_factory.mktemp(what)
-        return new_folder(request.getfixturevalue('workplace'), f'{name}_{what}')
-
-    return make
-
-
-@pytest.fixture(scope='module')
-def uninterrupted(new: Callable[[str, str], Path]) -> Callable[[str], Path]:
-    """The last checkpoint of a run that nothing happened to."""
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
+    """The folder of a run that nothing happened to."""
 
     @cache
-    def checkpoint(name: str) -> Path:
-        folder = new(name, 'uninterrupted')
-        assert run(name, train, interruptible(name), folder) == 0, reasons(folder)
-        return folder / last_of(name)
+    def folder(by_epoch: bool) -> Path:
+        folder = tmp_path_factory.mktemp('uninterrupted')
+        assert toy_run(toy(by_epoch), folder) == [0], reasons(folder)
+        return folder
 
-    return checkpoint
+    return folder
 
 
-@pytest.mark.parametrize(
-    ('name', 'signal_hook', 'left'),
-    [
-        ('toy', dict(name='SIGKILL', after=5), ['iter_3.pth']),
-        ('toy', dict(name='SIGXFSZ', after=6), ['.iter_6.pth.part', 'iter_3.pth']),
-        ('toy', dict(name='SIGINT', after=5), ['iter_3.pth', 'iter_5.pth']),
-        pytest.param('upernet', dict(name='SIGKILL', after=5), ['iter_3.pth'], marks=pytest.mark.slow),
-        # In the middle of the third epoch.
-        pytest.param(
-            'mask_rcnn', dict(name='SIGTERM', after=5), ['epoch_2.pth', 'iter_5.pth'], marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_goes_on_to_the_same_weights(
-    new: Callable, uninterrupted: Callable[[str], Path], name: str, signal_hook: dict, left: list[str]
-) -> None:
-    folder = new(name, signal_hook['name'])
-    config = interruptible(name)
+def interrupt(config: Config, **signal_hook: object) -> None:
     # With one checkpoint to keep, the old one must outlive the writing of the new one.
     config.default_hooks.checkpoint.max_keep_ckpts = 1
     config.custom_hooks = [*config.custom_hooks, dict(type='SignalHook', **signal_hook)]
-    number = signal.Signals[signal_hook['name']]
-    expected = 128 + number if number in SIGNALS else -number
-    assert run(name, train, config, folder) == expected, reasons(folder)
-    assert sorted(path.name for pattern in ('*.pth', '.*.part') for path in folder.glob(pattern)) == left
 
-    assert run(name, resume, interruptible(name), folder) == 0, reasons(folder)
-    assert not list(folder.glob('.*.part'))
+
+def check_same(first: Path, second: Path) -> None:
     for key in ('state_dict', 'ema_state_dict'):
-        assert largest_difference(folder / last_of(name), uninterrupted(name), key) == 0
+        assert largest_difference(first, second, key) == 0
+
+
+@pytest.mark.parametrize(
+    ('by_epoch', 'name', 'after', 'left'),
+    [
+        (False, 'SIGKILL', 5, ['iter_3.pth']),
+        (False, 'SIGXFSZ', 6, ['.iter_6.pth.part', 'iter_3.pth']),
+        (True, 'SIGTERM', 6, ['epoch_1.pth', 'iter_6.pth']),
+    ],
+)
+def test_goes_on_to_the_same_weights(
+    by_epoch: bool, name: str, after: int, left: list[str], tmp_path: Path, uninterrupted: Callable[[bool], Path]
+) -> None:
+    config, number = toy(by_epoch), signal.Signals[name]
+    interrupt(config, name=name, after=after)
+    assert toy_run(config, tmp_path) == [128 + number if number in SIGNALS else -number], reasons(tmp_path)
+    assert sorted(path.name for pattern in ('*.pth', '.*.part') for path in tmp_path.glob(pattern)) == left
+    assert toy_run(toy(by_epoch), tmp_path) == [0], reasons(tmp_path)
+    assert not list(tmp_path.glob('.*.part'))
+    last = 'epoch_2.pth' if by_epoch else 'iter_8.pth'
+    check_same(tmp_path / last, uninterrupted(by_epoch) / last)
+
+
+@pytest.mark.slow
+def test_a_segmentor_with_all_that_is_random_goes_on_to_the_same_weights(workplace: Path) -> None:
+    folders = [new_folder(workplace, f'upernet_{name}') for name in ('uninterrupted', 'killed')]
+    for index, function, code in ((0, train, 0), (1, train, -signal.SIGKILL), (1, resume, 0)):
+        config = small_config(STEPS)
+        config.model.backbone.drop_path_rate = 0.3
+        config.randomness = dict(seed=0, deterministic=True)
+        config.default_hooks.checkpoint.interval = INTERVAL
+        config.custom_hooks.append(dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1))
+        if code:
+            interrupt(config, name='SIGKILL', after=5)
+        assert run_ranks(function, config, folder=folders[index]) == [code], reasons(folders[index])
+    check_same(*(folder / f'iter_{STEPS}.pth' for folder in folders))
 
 
 def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    assert run_ranks(toy_train, toy_config(2, 1), False, folder=tmp_path) == [0], reasons(tmp_path)
+    assert toy_run(toy_config(2, 1), tmp_path) == [0], reasons(tmp_path)
     size = (tmp_path / 'iter_2.pth').stat().st_size
     assert run_ranks(resume_with_little_space, toy_config(4, 1), size // 2, folder=tmp_path) == [1]
     assert 'OSError: [Errno 27] File too large' in reasons(tmp_path)
@@ -118,43 +107,26 @@ def resume_with_little_space(config: Config, num_bytes: int) -> None:
     toy_train(config, sharded=False)
 
 
-@pytest.mark.slow
-def test_a_rank_whose_peer_dies_ends(workplace: Path) -> None:
-    folder = new_folder(workplace, 'peer')
-    config = interruptible('upernet')
-    config.env_cfg.dist_cfg.timeout = 20
+def test_a_rank_whose_peer_dies_ends(tmp_path: Path) -> None:
+    config = toy_config(STEPS, 2)
+    config.env_cfg = dict(dist_cfg=dict(timeout=20))
     config.custom_hooks = [dict(type='SignalHook', name='SIGKILL', after=3, rank=1)]
     # A rank that waits for ever has no exit code.
-    assert run_ranks(train, config, 'pytorch', folder=folder, world_size=2) == [1, -signal.SIGKILL]
-    assert 'Connection closed by peer' in reasons(folder) or 'Timed out' in reasons(folder)
-
-
-@pytest.mark.slow
-def test_the_same_losses_twice(workplace: Path) -> None:
-    checkpoints = []
-    for index, seed in enumerate((0, 0, 1)):
-        config = interruptible('upernet')
-        config.randomness = dict(seed=seed, deterministic=True)
-        config.train_cfg.max_iters = INTERVAL
-        folder = new_folder(workplace, f'deterministic_{index}')
-        assert run_ranks(train, config, folder=folder) == [0], reasons(folder)
-        checkpoints.append(folder / f'iter_{INTERVAL}.pth')
-    first, second, other = checkpoints
-    assert largest_difference(first, second) == 0
-    assert largest_difference(first, other) > 1e-3
+    assert toy_run(config, tmp_path, world_size=2) == [1, -signal.SIGKILL]
+    assert 'Connection closed by peer' in reasons(tmp_path) or 'Timed out' in reasons(tmp_path)
 
 
 def test_latest_checkpoint(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
-    for name in ('iter_9.pth', 'iter_10.pth', 'best_mIoU_iter_10.pth'):
+    for second, name in enumerate(('iter_9.pth', 'iter_10.pth', 'best_mIoU_iter_10.pth')):
         (tmp_path / name).touch()
-        time.sleep(0.01)
+        os.utime(tmp_path / name, (second, second))
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')
-    (tmp_path / 'last_checkpoint').write_text('')  # killed while writing it
-    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')
-    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_9.pth'))
-    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_9.pth')
-    (tmp_path / 'last_checkpoint').write_text('moved/iter_9.pth')
-    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_9.pth')
-    (tmp_path / 'last_checkpoint').write_text('moved/iter_11.pth')
-    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')
+    for named, latest in (
+        ('', 'iter_10.pth'),  # killed while writing it
+        (str(tmp_path / 'iter_9.pth'), 'iter_9.pth'),
+        ('moved/iter_9.pth', 'iter_9.pth'),
+        ('moved/iter_11.pth', 'iter_10.pth'),
+    ):
+        (tmp_path / 'last_checkpoint').write_text(named)
+        assert latest_checkpoint(tmp_path) == str(tmp_path / latest)

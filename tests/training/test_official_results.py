@@ -1,11 +1,12 @@
 """Boxes and masks in COCO's format of results: pycocotools alone gives the metrics that a test here prints."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from mmdet.datasets import CocoDataset
 from mmdet.evaluation import CocoMetric
@@ -14,7 +15,9 @@ from pycocotools.coco import COCO
 ROOT = Path(__file__).parents[2]
 
 
-def test_pycocotools_gives_the_same_precision(workplace: Path, tmp_path: Path) -> None:
+def test_pycocotools_gives_the_same_precision(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     annotations = workplace / 'data/mini/coco/annotations/instances_val2017.json'
     metric = CocoMetric(str(annotations), metric=['bbox', 'segm'], outfile_prefix=str(tmp_path / 'results'))
     metric.dataset_meta = CocoDataset.METAINFO
@@ -36,9 +39,12 @@ def test_pycocotools_gives_the_same_precision(workplace: Path, tmp_path: Path) -
         metric.process({}, [sample])
     ours = metric.evaluate(len(truth.dataset['images']))
     for kind in ('bbox', 'segm'):
-        script, results = ROOT / 'benchmarks/official_evaluation.py', tmp_path / f'results.{kind}.json'
-        command = [sys.executable, script, annotations, results]
-        alone = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        capsys.readouterr()
+        monkeypatch.setattr(
+            sys, 'argv', ['official_evaluation.py', str(annotations), str(tmp_path / f'results.{kind}.json')]
+        )
+        runpy.run_path(str(ROOT / 'benchmarks/official_evaluation.py'), run_name='__main__')
+        alone = json.loads(capsys.readouterr().out)
         assert alone.keys() == {f'{kind}_mAP', f'{kind}_mAP_50'} and 5 < alone[f'{kind}_mAP'] < 95
         for name, value in alone.items():  # mmdet rounds to a tenth of a point
             assert abs(value - 100 * ours[f'coco/{name}']) < 0.051

@@ -1,16 +1,12 @@
 """Rates and groups of the optimizer's constructors, fused AdamW; the rates of the configs are in tests/configs."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import nn
-from torch._subclasses import FakeTensorMode
-
-from bioattn_mm.training.runner import use_fused_optimizer
 
 
 class Backbone(nn.Sequential):
@@ -34,22 +30,25 @@ CONFIG = dict(
 )
 
 
+def settings_of(model: nn.Module, config: dict, name: str) -> tuple[list[float], int]:
+    """The value of each parameter's group, and the number of groups."""
+    groups = build_optim_wrapper(model, config).optimizer.param_groups
+    values = {id(parameter): group[name] for group in groups for parameter in group['params']}
+    return [values[id(parameter)] for parameter in model.parameters()], len(groups)
+
+
 def test_rates_by_depth() -> None:
-    model = model_of(Backbone)
-    groups = build_optim_wrapper(model, CONFIG).optimizer.param_groups
-    rates = {id(parameter): group['lr'] for group in groups for parameter in group['params']}
-    assert [rates[id(parameter)] for parameter in model.parameters()] == pytest.approx([0.0125, 1, 0.05, 0.1, 1])
-    assert len(groups) == 4  # the new parameter has the rate of the head
+    rates, groups = settings_of(model_of(Backbone), CONFIG, 'lr')
+    assert rates == pytest.approx([0.0125, 1, 0.05, 0.1, 1]) and groups == 4  # the new one has the rate of the head
 
 
 def test_weight_decays_are_multiplied() -> None:
     keys = {'backbone': dict(decay_mult=0.5), '.1.': dict(decay_mult=0.2), '.3.': dict(decay_mult=2)}
-    model, optimizer = model_of(Backbone), dict(type='SGD', lr=1.0, weight_decay=0.1)
+    optimizer = dict(type='SGD', lr=1.0, weight_decay=0.1)
     config = dict(CONFIG, optimizer=optimizer, paramwise_cfg=dict(custom_keys=keys))
-    groups = build_optim_wrapper(model, config).optimizer.param_groups
-    decays = {id(parameter): group['weight_decay'] for group in groups for parameter in group['params']}
-    assert [decays[id(p)] for p in model.parameters()] == pytest.approx([0.05, 0.01, 0.05, 0.1, 0.1])
-    assert len(groups) == 3  # the optimizer's own decay, stated or not, is one
+    decays, groups = settings_of(model_of(Backbone), config, 'weight_decay')
+    # The optimizer's own decay, stated or not, is one.
+    assert decays == pytest.approx([0.05, 0.01, 0.05, 0.1, 0.1]) and groups == 3
 
 
 def test_a_backbone_without_depths() -> None:
@@ -89,40 +88,12 @@ def trained(constructor: str) -> tuple[nn.Module, OptimWrapper]:
     return model, optimizer
 
 
-def test_merged_groups_make_the_same_update() -> None:
+def test_merged_groups_make_the_same_update_and_refuse_a_state_of_others() -> None:
     separate_model, separate = trained('DefaultOptimWrapperConstructor')
     merged_model, merged = trained('bioattn_mm.MergedGroupsConstructor')
     assert (len(separate.optimizer.param_groups), len(merged.optimizer.param_groups)) == (9, 3)
     for name, parameter in merged_model.named_parameters():
         assert torch.equal(parameter, separate_model.get_parameter(name)), name
-
-
-def test_a_state_of_other_groups_is_refused() -> None:
-    _, separate = trained('DefaultOptimWrapperConstructor')
-    _, merged = trained('bioattn_mm.MergedGroupsConstructor')
     merged.load_state_dict(merged.state_dict())
     with pytest.raises(ValueError, match='different number of parameter groups'):
         merged.load_state_dict(separate.state_dict())
-
-
-@pytest.mark.parametrize(
-    ('optimizer', 'device', 'fused'),
-    [
-        (dict(type='AdamW'), 'cuda', True),
-        (dict(type=torch.optim.AdamW), 'cuda', True),
-        (dict(type='AdamW'), 'cpu', None),
-        (dict(type='AdamW', fused=False), 'cuda', False),
-        (dict(type='AdamW', foreach=True), 'cuda', None),
-        (dict(type='SGD', lr=0.1), 'cuda', None),
-    ],
-    ids=str,
-)
-def test_adamw_is_fused_on_a_gpu_where_the_config_says_nothing(optimizer: dict, device: str, fused: bool) -> None:
-    with FakeTensorMode():  # of a GPU that need not be there
-        model = nn.Linear(2, 2, device=device)
-    config = ConfigDict(optimizer=optimizer)
-    runner = SimpleNamespace(model=model, optim_wrapper=config)
-    use_fused_optimizer(runner)
-    assert config == dict(optimizer=optimizer)  # as it is written to the work dir
-    built = build_optim_wrapper(nn.Linear(2, 2), runner.optim_wrapper)
-    assert built.optimizer.param_groups[0]['fused'] == fused

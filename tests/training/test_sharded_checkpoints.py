@@ -55,16 +55,13 @@ def assert_same(first: Path, second: Path, tolerance: float) -> None:
         torch.testing.assert_close(a[name], b[name], rtol=tolerance, atol=tolerance, msg=name)
 
 
-@pytest.mark.parametrize(
-    ('processes', 'sharded', 'tolerance'),
-    [(4, True, 1e-5), (1, True, 1e-5), (2, False, 1e-5)],  # sums are in another order
-)
-def test_resumed_by_others(tmp_path: Path, two: Path, processes: int, sharded: bool, tolerance: float) -> None:
+@pytest.mark.parametrize(('processes', 'sharded'), [(4, True), (2, False)])
+def test_resumed_by_others(tmp_path: Path, two: Path, processes: int, sharded: bool) -> None:
     shutil.copytree(two / 'iter_4.pth', tmp_path / 'iter_4.pth')
     codes = run_ranks(toy_train, toy_config(STEPS, processes), sharded, folder=tmp_path, world_size=processes)
     assert codes == [0] * processes, reasons(tmp_path)
     assert (tmp_path / f'iter_{STEPS}.pth').is_dir() == sharded
-    assert_same(tmp_path / f'iter_{STEPS}.pth', two / f'iter_{STEPS}.pth', tolerance)
+    assert_same(tmp_path / f'iter_{STEPS}.pth', two / f'iter_{STEPS}.pth', 1e-5)  # sums are in another order
     # The optimizer's groups are of parameters, not of what is left of them in a rank.
     groups = read_checkpoint(str(tmp_path / f'iter_{STEPS}.pth'))['optimizer']['param_groups']
     assert sorted(group['weight_decay'] for group in groups) == [0, 0.1, 0.1]

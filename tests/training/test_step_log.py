@@ -41,37 +41,25 @@ class ToyModel(BaseModel):
         return dict(loss=self.weight.sum() + result - 1)  # whose gradient is 1, whatever the result
 
 
-class At(Hook):
-    """Calls a function after a step, before checkpoints are saved."""
-
-    def __init__(self, step: int, function) -> None:
-        self.step, self.function = step, function
-
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        if runner.iter + 1 == self.step:
-            self.function()
+def loader(dataset: list) -> dict:
+    return dict(dataset=dataset, sampler=dict(type='InfiniteSampler', shuffle=False), batch_size=BATCH)
 
 
 def toy_runner(folder: Path, steps: int, model: nn.Module | None = None, **settings: object) -> Runner:
-    settings = {
-        'model': model or ToyModel(),
-        'work_dir': str(folder),
-        'train_dataloader': dict(
-            dataset=[dict(inputs=0)] * NUM_IMAGES,
-            sampler=dict(type='InfiniteSampler', shuffle=False),
-            batch_size=BATCH,
-        ),
-        'train_cfg': dict(by_epoch=False, max_iters=steps),
-        'optim_wrapper': dict(optimizer=dict(type='SGD', lr=0.1)),
-        'default_hooks': dict(
-            logger=dict(type='LoggerHook', interval=1),
-            checkpoint=dict(type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=2),
-        ),
-        'experiment_name': folder.name,
-        'log_level': 'WARNING',
-        **settings,
-    }
-    return Runner(**settings)
+    checkpoint = dict(type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=2)
+    return Runner(
+        **{
+            'model': model or ToyModel(),
+            'work_dir': str(folder),
+            'train_dataloader': loader([dict(inputs=0)] * NUM_IMAGES),
+            'train_cfg': dict(by_epoch=False, max_iters=steps),
+            'optim_wrapper': dict(optimizer=dict(type='SGD', lr=0.1)),
+            'default_hooks': dict(logger=dict(type='LoggerHook', interval=1), checkpoint=checkpoint),
+            'experiment_name': folder.name,
+            'log_level': 'WARNING',
+            **settings,
+        }
+    )
 
 
 def train(runner: Runner) -> None:
@@ -80,11 +68,8 @@ def train(runner: Runner) -> None:
 
 
 def lines_of(folder: Path) -> list[dict]:
-    def refuse(constant: str) -> None:
-        raise ValueError(f'{constant} is no JSON')
-
-    text = (folder / 'steps.jsonl').read_text()
-    return [json.loads(row, parse_constant=refuse) for row in text.splitlines()]
+    """Without NaN and Infinity, which are no JSON."""
+    return [json.loads(row, parse_constant=int) for row in (folder / 'steps.jsonl').open()]
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -148,10 +133,8 @@ def test_a_run_that_fails_and_is_resumed(tmp_path: Path) -> None:
     lines = lines_of(folder)
     assert [line['start']['resumed'] for line in lines if 'start' in line] == [False, True]
     summaries = [line['summary'] for line in lines if 'summary' in line]
-    assert [(one['ended'].partition(':')[0], one['starts'], one['resumed']) for one in summaries] == [
-        ('RuntimeError', 1, 0),
-        ('finished', 2, 1),
-    ]
+    found = [(one['ended'].partition(':')[0], one['starts'], one['resumed']) for one in summaries]
+    assert found == [('RuntimeError', 1, 0), ('finished', 2, 1)]
 
 
 def test_what_took_the_time_of_a_stall(tmp_path: Path) -> None:
@@ -167,9 +150,11 @@ def test_what_took_the_time_of_a_stall(tmp_path: Path) -> None:
             return super().__getitem__(index % len(self))
 
     folder = tmp_path / 'stalls'
-    loader = dict(dataset=SlowImages([dict(inputs=0)] * 6), sampler=dict(type='InfiniteSampler'), batch_size=BATCH)
-    runner = toy_runner(folder, 30, ToyModel({25: wait}), train_dataloader=loader)
-    runner.register_hook(At(28, wait))
+    images = loader(SlowImages([dict(inputs=0)] * NUM_IMAGES))
+    runner = toy_runner(folder, 30, ToyModel({25: wait}), train_dataloader=images)
+    hook = Hook()
+    hook.after_train_iter = lambda runner, **_: runner.iter + 1 == 28 and wait()
+    runner.register_hook(hook)
     train(runner)
     found = lines_of(folder)[-1]['summary']['stalls']
     parts = {stall['step']: stall['part'] for stall in found['longest'] if stall['seconds'] > 0.29}

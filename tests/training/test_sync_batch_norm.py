@@ -1,6 +1,5 @@
 """SyncBN in processes without a GPU is the batch norm of all images together."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,6 @@ def batch_norm(kind: type[nn.Module], **kwargs) -> nn.Module:
         layer.weight.uniform_(0.5, 2)
         layer.bias.normal_()
     return layer
-
-
-@pytest.fixture
-def one_process() -> Iterator[None]:
-    """A process group of this process alone."""
-    torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures('one_process')

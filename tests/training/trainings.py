@@ -1,4 +1,4 @@
-"""Short trainings of small models, to be run in processes of their own."""
+"""Short trainings of a small segmentor, to be run in processes of their own, and what may happen to them."""
 
 import multiprocessing
 import os
@@ -8,14 +8,12 @@ import subprocess
 import time
 from pathlib import Path
 
-import mmseg.models  # noqa: F401  with mmdet's, what a process has before it is forked
-from mmdet.models.task_modules import RandomSampler
-from mmdet.registry import TASK_UTILS
+import mmdet.models  # noqa: F401  what a process has before it is forked
+import mmseg.models  # noqa: F401
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor
 
 from bioattn_mm.checkpoints import mmengine_reads_all, read_checkpoint
 from bioattn_mm.training.checkpoints import latest_checkpoint
@@ -25,16 +23,7 @@ from bioattn_mm.training.config.mini import make_mini
 from bioattn_mm.training.runner import build_runner
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = dict(upernet='tests/tools/upernet_small.py', mask_rcnn='tests/tools/mask_rcnn_small.py')
 IMAGES = 4
-
-
-@TASK_UTILS.register_module()
-class FirstSampler(RandomSampler):
-    """Takes the first of the candidates, so that an image's samples do not depend on who else is in its batch."""
-
-    def random_choice(self, gallery: Tensor, num: int) -> Tensor:
-        return gallery[:num]
 
 
 @HOOKS.register_module()
@@ -78,9 +67,9 @@ def new_folder(workplace: Path, name: str) -> Path:
     return folder
 
 
-def small_config(name: str, iterations: int) -> Config:
-    """A miniature run of a small model, with a checkpoint after the last iteration and no validation."""
-    config = make_mini(Config.fromfile(ROOT / CONFIGS[name]))
+def small_config(iterations: int) -> Config:
+    """A miniature run of UperNet, with a checkpoint after the last iteration and no validation."""
+    config = make_mini(Config.fromfile(ROOT / 'tests/tools/upernet_small.py'))
     # Bilinear resizing of the bias would add rounding to what is compared.
     config.model.backbone.bias_mode = 'extrapolate'
     config.work_dir = '.'
@@ -97,24 +86,12 @@ def make_comparable(config: Config, world_size: int, accumulative_counts: int = 
     batch_size = IMAGES // world_size // accumulative_counts
     config.train_dataloader.update(batch_size=batch_size, num_workers=0, persistent_workers=False)
     config.train_dataloader.sampler.shuffle = False
-    config.train_dataloader.pop('batch_sampler', None)
-    pipeline = config.train_dataloader.dataset.pipeline
-    config.train_dataloader.dataset.pipeline = [
-        *pipeline[:2], dict(type='Resize', scale=(96, 64), keep_ratio=False), pipeline[-1],
-    ]  # fmt: skip
-    if config.default_scope == 'mmseg':
-        norm = dict(type='GN', num_groups=4)
-        config.model.decode_head.update(norm_cfg=norm, dropout_ratio=0)
-        config.model.auxiliary_head.update(norm_cfg=norm, dropout_ratio=0)
-        config.model.data_preprocessor.size = (64, 96)
-    else:
-        # As many samples of each image, and as many positive ones for the mask head, namely one: the mean over two
-        # halves is then the mean over the whole. An image without positive anchors would count one sample more.
-        config.model.train_cfg.rpn.assigner.min_pos_iou = 0.01
-        # Weights with which no two proposals have so nearly the same score that rounding decides between them.
-        config.randomness = dict(seed=1)
-        config.model.train_cfg.rpn.sampler.update(type='FirstSampler', num=16)
-        config.model.train_cfg.rcnn.sampler.update(type='FirstSampler', num=4, pos_fraction=0.25)
+    dataset, size = config.train_dataloader.dataset, (96, 64)
+    load, pack = dataset.pipeline[:2], dataset.pipeline[-1]
+    dataset.pipeline = [*load, dict(type='Resize', scale=size, keep_ratio=False), pack]
+    for head in (config.model.decode_head, config.model.auxiliary_head):
+        head.update(norm_cfg=dict(type='GN', num_groups=4), dropout_ratio=0)
+    config.model.data_preprocessor.size = size[::-1]
     # Adam divides by the gradient's size, and makes a step of rounding errors where it is zero.
     config.optim_wrapper.optimizer = dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=0.05)
     config.optim_wrapper.pop('clip_grad', None)

@@ -3,32 +3,26 @@
 from pathlib import Path
 
 import pytest
-from mmdet.testing import demo_mm_inputs
-from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.backbone import RECIPES
 from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.model_check import model_of
 from bioattn_mm.training.config.pipelines import data_preprocessor_of
 
 from ...docs.blocks import read_blocks
-from ...hosts.inputs import inputs_for
+from ...hosts.inputs import after_a_step, inputs_for
 from ...own_folders import write_coco_folder
 from ...tools.running import InProcess
 from ...tools.small_images import SMALL
 
-NARROW = {'model.backbone.init_cfg': None}
 # The names, and what makes a small model of them.
+SMALL_VIT = dict(init_cfg=None, embed_dim=32, depth=4, num_heads=2)
 BACKBONES = {
-    'vit_small_patch14_dinov2': {
-        **NARROW,
-        'model.backbone.embed_dim': 32,
-        'model.backbone.depth': 4,
-        'model.backbone.num_heads': 2,
-    },
-    'convnext_atto': NARROW,
+    'vit_small_patch14_dinov2': {f'model.backbone.{name}': value for name, value in SMALL_VIT.items()},
+    'convnext_atto': {'model.backbone.init_cfg': None},
 }
 # The options of each framework for small images, and for smaller heads, which are the libraries'.
 OPTIONS = dict(
@@ -57,17 +51,7 @@ OPTIONS = dict(
 )
 def test_learns(framework: str, name: str) -> None:
     config = load_config(framework, backbone=f'timm/{name}', cfg_options={**BACKBONES[name], **OPTIONS[framework]})
-    init_default_scope(config.default_scope)
-    model = revert_sync_batchnorm(MODELS.build(config.model)).train()
-    model.init_weights()  # else DINO's embedding of levels is what memory held
-    if config.default_scope == 'mmdet':
-        inputs = demo_mm_inputs(2, [[3, 72, 104]] * 2, num_items=[3, 2], num_classes=80, with_mask=True)
-    else:
-        inputs = inputs_for(config, (72, 104))
-    data = model.data_preprocessor(inputs, training=True)
-    loss, _ = model.parse_losses(model(**data, mode='loss'))
-    assert loss.isfinite()
-    loss.backward()
+    model = after_a_step(config, inputs_for(config, (72, 104), with_mask=True))
     assert [n for n, parameter in model.backbone.named_parameters() if parameter.grad is None] == []
     again = load_config(config)  # as the tools read it from the work dir
     assert again.model.to_dict() == config.model.to_dict()
@@ -97,8 +81,7 @@ def test_strides_where_the_head_begins_with_8(base: str, tmp_path: Path, root: P
 def test_images_and_decay_as_the_weights_want_them() -> None:
     options = {**BACKBONES['vit_small_patch14_dinov2'], 'optim_wrapper.paramwise_cfg.layer_decay_rate': 0.5}
     config = load_config('upernet', backbone='timm/vit_small_patch14_dinov2', cfg_options=options)
-    init_default_scope(config.default_scope)
-    model = MODELS.build(config.model)
+    model = model_of(config)
     groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
     settings = {id(p): (group['lr'], group['weight_decay']) for group in groups for p in group['params']}
     base = config.optim_wrapper.optimizer

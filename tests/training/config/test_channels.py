@@ -46,44 +46,42 @@ def as_png(convert: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, np.nd
     return write
 
 
+def fields(folder: Path, convert: Callable[[np.ndarray], np.ndarray] = deep) -> Path:
+    """A folder of arrays with label maps."""
+    return convert_images(write_mask_folder(folder, SEEDS), as_array(convert))
+
+
 def config_of(folder: Path, base: str = SEGMENTOR, **arguments: object) -> Config:
     return load_config(base, data=DataArguments(str(folder), **arguments))
 
 
-def arrays_of(folder: Path, config: Config) -> list[np.ndarray]:
-    """The training images of a folder of arrays."""
-    names = Path(config.train_dataloader.dataset.ann_file).read_text().split()
-    return [np.load(folder / 'images' / name) for name in names]
-
-
-def types_of(config: Config) -> set[str]:
-    return {str(node.get('type')).rpartition('.')[2] for node in find_dicts(config)}
+def train_images(folder: Path, config: Config) -> list[Path]:
+    return [folder / 'images' / name for name in Path(config.train_dataloader.dataset.ann_file).read_text().split()]
 
 
 def test_a_config_for_channels(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    folder = fields(tmp_path / 'fields')
     config = config_of(folder)
-    pixels = np.concatenate([image.reshape(-1, 4) for image in arrays_of(folder, config)]).astype(np.float64)
+    images = list(map(np.load, train_images(folder, config)))
+    pixels = np.concatenate([image.reshape(-1, 4) for image in images]).astype(np.float64)
     preprocessor = config.model.data_preprocessor
     assert np.allclose(preprocessor.mean, pixels.mean(0), rtol=1e-5) and not preprocessor.bgr_to_rgb
     assert np.allclose(preprocessor.std, pixels.std(0), rtol=1e-5)
     assert image_kind(config) == ImageKind(4, 'uint16')
-    assert not types_of(config) & {'PhotoMetricDistortion', 'TablePhotoMetricDistortion', 'LoadImageFromFile'}
-    assert any(
-        line == 'augmentation that needs RGB in 8 bits is left out: PhotoMetricDistortion' for line in config.own_data
-    )
+    types = {str(node.get('type')).rpartition('.')[2] for node in find_dicts(config)}
+    assert not types & {'PhotoMetricDistortion', 'TablePhotoMetricDistortion', 'LoadImageFromFile'}
+    assert 'augmentation that needs RGB in 8 bits is left out: PhotoMetricDistortion' in config.own_data
     assert any(line.startswith('images of 4 channels of uint16: mean 3') for line in config.own_data)
     assert model_of(config).backbone.in_channels == 4
 
     # Nothing is rounded to 8 bits on the way to the model.
+    steps = config.train_dataloader.dataset.pipeline
     config.train_dataloader.dataset.pipeline = [
-        step
-        for step in config.train_dataloader.dataset.pipeline
-        if step.type.endswith(('FromFile', 'Annotations', 'Inputs'))
+        step for step in steps if step.type.endswith(('FromFile', 'Annotations', 'Inputs'))
     ]
     init_default_scope('mmseg')
     sample = DATASETS.build(config.train_dataloader.dataset)[0]
-    (image, *_) = arrays_of(folder, config)
+    image = images[0]
     assert np.array_equal(sample['inputs'].numpy(), image.transpose(2, 0, 1))
     model = MODELS.build({**preprocessor, 'size': image.shape[:2]})
     inputs = model(dict(inputs=[sample['inputs']], data_samples=[sample['data_samples']]), training=True)['inputs'][0]
@@ -92,12 +90,12 @@ def test_a_config_for_channels(tmp_path: Path) -> None:
 
     # The config that a training writes keeps what was measured, whatever the images are.
     config.dump(tmp_path / 'dumped.py')
-    other = convert_images(write_mask_folder(tmp_path / 'other', SEEDS[:3]), as_array(lambda image: deep(image) + 99))
+    other = fields(tmp_path / 'other', lambda image: deep(image) + 99)
     again = config_of(other, str(tmp_path / 'dumped.py'))
     assert again.model.data_preprocessor == preprocessor
     with pytest.raises(InputError, match='dumped.py is of a model of 4 channels of uint16: name the config'):
         config_of(other, str(tmp_path / 'dumped.py'), as_rgb=True)
-    convert_images(write_mask_folder(tmp_path / 'floats', SEEDS[:3]), as_array(floats))
+    fields(tmp_path / 'floats', floats)
     with pytest.raises(InputError, match=r'part_00\d.npy has 5 channels of float32, .*dumped.py takes 4 channels of'):
         config_of(tmp_path / 'floats', str(tmp_path / 'dumped.py'))
 
@@ -107,12 +105,10 @@ def test_the_detectors_preprocessor_is_mmdets() -> None:
     mean, std = [5.0, 60.0, 7.0], [2.0, 30.0, 4.0]
     options = dict(mean=mean, std=std, pad_size_divisor=32)
     images = [torch.rand(3, 40, 50) * 99, torch.rand(3, 33, 70) * 99]
+    host = 'DetDataPreprocessor'
     expected, found = (
-        MODELS.build(dict(type=kind, **more, **options))(dict(inputs=images, data_samples=None))['inputs']
-        for kind, more in (
-            ('DetDataPreprocessor', {}),
-            ('bioattn_mm.multichannel_preprocessor', dict(host='DetDataPreprocessor')),
-        )
+        MODELS.build(dict(kind, **options))(dict(inputs=images, data_samples=None))['inputs']
+        for kind in (dict(type=host), dict(type='bioattn_mm.multichannel_preprocessor', host=host))
     )
     assert found.shape == (2, 3, 64, 96) and torch.equal(found, expected)
 
@@ -145,19 +141,15 @@ def test_what_images_are(name: str, tmp_path: Path) -> None:
     assert image_kind(config) == kind
     if kind is None:
         as_rgb = config_of(folder, DETECTOR, as_rgb=True)
-        # As it was before there was anything else.
-        assert (
-            as_rgb.model == config.model
-            and as_rgb.train_dataloader.dataset.pipeline == config.train_dataloader.dataset.pipeline
-        )
+        assert as_rgb.model == config.model
+        assert as_rgb.train_dataloader.dataset.pipeline == config.train_dataloader.dataset.pipeline
         assert config.model.data_preprocessor == Config.fromfile(DETECTOR).model.data_preprocessor
     else:
         assert model_of(config).backbone.in_channels == kind.channels == len(config.model.data_preprocessor.mean)
         assert min(config.model.data_preprocessor.std) > 0
-    assert any('every pixel of channel 4 has the same value' in line for line in config.own_data) == (
-        name == 'constant'
-    )
-    assert any('alpha channel that is opaque' in line for line in config.own_data) == (name == 'opaque')
+    notes = '\n'.join(config.own_data)
+    assert ('every pixel of channel 4 has the same value' in notes) == (name == 'constant')
+    assert ('alpha channel that is opaque' in notes) == (name == 'opaque')
 
 
 def test_images_of_two_kinds_in_8_bits_stay_what_they_were(tmp_path: Path) -> None:
@@ -168,12 +160,11 @@ def test_images_of_two_kinds_in_8_bits_stay_what_they_were(tmp_path: Path) -> No
 
 
 def test_images_that_differ(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    folder = fields(tmp_path / 'fields')
     path = folder / 'images/part_002.npy'
     np.save(path, np.load(path)[..., :3])
-    with pytest.raises(
-        InputError, match='part_002.npy has 3 channels of uint16, 4 of 5 images have 4 channels of uint16'
-    ):
+    message = 'part_002.npy has 3 channels of uint16, 4 of 5 images have 4 channels of uint16'
+    with pytest.raises(InputError, match=message):
         config_of(folder)
     # Where all problems are listed, and where bad images are skipped, it is left to what loads them.
     assert image_kind(config_of(folder, problems=[])) == ImageKind(4, 'uint16')
@@ -186,12 +177,12 @@ def test_images_that_differ(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(floats))
-    name = Path(config_of(folder).train_dataloader.dataset.ann_file).read_text().split()[0]
-    image = np.load(folder / 'images' / name)
+    folder = fields(tmp_path / 'fields', floats)
+    path = train_images(folder, config_of(folder))[0]
+    image = np.load(path)
     image[5, :3, 2] = np.nan, np.inf, -np.inf
-    np.save(folder / 'images' / name, image)
-    with pytest.raises(InputError, match=f'{name} has 3 values that are NaN or infinite'):
+    np.save(path, image)
+    with pytest.raises(InputError, match=f'{path.name} has 3 values that are NaN or infinite'):
         config_of(folder)
     config = config_of(folder, problems=[])
     assert any(line.endswith('of 3 training images') for line in config.own_data)
@@ -199,7 +190,7 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
 
 
 def test_training_images_are_measured(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    folder = fields(tmp_path / 'fields')
     with pytest.raises(InputError, match='no training images of 4 channels of uint16 to measure'):
         load_config(SEGMENTOR, data=DataArguments(val_data=str(folder)))
 
@@ -211,13 +202,13 @@ def test_steps_that_opencv_pads_in(tmp_path: Path) -> None:
         'steps = _base_.train_pipeline\n'
         'train_dataloader = dict(dataset=dict(pipeline=[*steps[:2], pad, steps[-1]]))\n'
     )
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
+    folder = fields(tmp_path / 'fields')
     config = config_of(folder, str(base))
     init_default_scope('mmseg')
     config.train_dataloader.dataset.pipeline[2].size = (160, 150)
     inputs = DATASETS.build(config.train_dataloader.dataset)[0]['inputs']
     assert inputs.shape == (4, 150, 160) and not inputs[:, 120:].any()
-    folder = convert_images(write_mask_folder(tmp_path / 'floats', SEEDS), as_array(floats))
+    folder = fields(tmp_path / 'floats', floats)
     with pytest.raises(InputError, match='padded.py has a step Pad, and OpenCV pads images of at most 4 channels'):
         config_of(folder, str(base))
 
@@ -228,5 +219,4 @@ def test_arrays_beside_images_are_not_taken(tmp_path: Path) -> None:
     np.save(folder / 'images/part_000.npy', np.zeros((4, 4)))
     write_images(folder / 'images', SEEDS[:1], '.png')
     (folder / 'images/part_000.jpg').unlink()
-    config = config_of(folder)
-    assert 'part_000.npy' not in Path(config.train_dataloader.dataset.ann_file).read_text()
+    assert folder / 'images/part_000.npy' not in train_images(folder, config_of(folder))

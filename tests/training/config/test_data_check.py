@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from PIL import Image
 
@@ -25,16 +24,7 @@ from ...own_folders import write_coco_folder, write_mask_folder
 ROOT = Path(__file__).parents[3]
 DETECTOR, SEGMENTOR = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('mask_rcnn', 'upernet'))
 LOADERS = ('train_dataloader', 'val_dataloader')
-NUM_IMAGES = 8
-SEEDS = range(NUM_IMAGES)
-
-
-def annotations_of(folder: Path) -> dict:
-    return json.loads((folder / 'annotations.json').read_text())
-
-
-def write(folder: Path, document: object) -> None:
-    (folder / 'annotations.json').write_text(json.dumps(document))
+SEEDS = range(8)
 
 
 @pytest.fixture
@@ -42,16 +32,25 @@ def coco(tmp_path: Path) -> Path:
     return write_coco_folder(tmp_path / 'parts', SEEDS)
 
 
+def changed(folder: Path, change: Callable[[dict], object]) -> dict:
+    """Change the annotations of a folder; return them."""
+    path = folder / 'annotations.json'
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return document
+
+
+def unlabel(folder: Path) -> None:
+    """Let no pixel of the label maps count."""
+    for path in (folder / 'masks').iterdir():
+        Image.fromarray(np.full_like(np.array(Image.open(path)), 255)).save(path)
+
+
 def notes_of(folder: Path, config: str = DETECTOR, **options: object) -> list[str]:
     """What a training says of own data."""
     loaded = load_config(config, data=DataArguments(str(folder)), dataloaders=LOADERS)
     return [*loaded.own_data, *check_annotations(loaded, LOADERS, **options)]
-
-
-def changed(folder: Path, change: Callable) -> None:
-    document = annotations_of(folder)
-    change(document)
-    write(folder, document)
 
 
 WRONG_TYPES = {
@@ -76,20 +75,20 @@ WRONG_TYPES = {
 
 @pytest.mark.parametrize(('change', 'message'), WRONG_TYPES.values(), ids=WRONG_TYPES)
 def test_a_wrong_type_is_named(change: Callable, message: str, coco: Path, tmp_path: Path) -> None:
-    changed(coco, change)
-    with pytest.raises(InputError, match=rf'^{coco}/annotations.json: {message}'):
+    document, message = changed(coco, change), rf'^{coco}/annotations.json: {message}'
+    with pytest.raises(InputError, match=message):
         notes_of(coco)
     # The same in the data of a config.
     config = tmp_path / 'config.py'
     dataset = f"dict(data_root='{coco}', ann_file='annotations.json', data_prefix=dict(img='images'))"
     config.write_text(f"_base_ = '{DETECTOR}'\ntrain_dataloader = dict(dataset={dataset})\n")
-    with pytest.raises(InputError, match=rf'^{coco}/annotations.json: {message}'):
+    with pytest.raises(InputError, match=message):
         check_annotations(load_config(config), LOADERS[:1])
     # Those that can be used are read.
     content = read_coco_file(coco / 'annotations.json')
     assert len(content.faults) == 1
-    number = sum(map(len, annotations_of(coco).values()))
-    assert len(content.images) + len(content.annotations) + len(content.categories) == number - 1
+    read = len(content.images) + len(content.annotations) + len(content.categories)
+    assert read == sum(map(len, document.values())) - 1
 
 
 def test_all_that_is_left_out_is_counted(coco: Path) -> None:
@@ -104,8 +103,7 @@ def test_all_that_is_left_out_is_counted(coco: Path) -> None:
 
     changed(coco, change)
     lines = '\n'.join(notes_of(coco))
-    number = 2 * NUM_IMAGES
-    assert f'all {number} annotations were numbered, as {number} had no number of their own from 1 on' in lines
+    assert 'all 16 annotations were numbered, as 16 had no number of their own from 1 on' in lines
     left_out = re.findall(r'annotations.json: (\d) of \d+ annotations are left out, as they (.*)', lines)
     assert sum(int(count) for count, _ in left_out) == 5
     reasons = ' '.join(reason for _, reason in left_out)
@@ -115,22 +113,28 @@ def test_all_that_is_left_out_is_counted(coco: Path) -> None:
     assert 'have a box of less than a pixel' in reasons
 
 
-def test_ids_of_two_types(coco: Path) -> None:
-    changed(coco, lambda document: [image.update(id=str(image['id'])) for image in document['images']])
-    message = (
-        'nothing is labelled in the training images: .*/annotations.json has .* annotations; .* are of images that'
-    )
-    with pytest.raises(InputError, match=message):
-        notes_of(coco)
+UNUSABLE = {
+    'ids of two types': (
+        lambda d: [image.update(id=str(image['id'])) for image in d['images']],
+        'nothing is labelled in the training images: {path} has .* annotations; .* are of images that',
+    ),
+    'crowds alone': (
+        lambda d: [each.update(iscrowd=1) for each in d['annotations']],
+        '^nothing is labelled in the training images: {path} has',
+    ),
+    'image twice': (
+        lambda d: d['images'][1].update(id=d['images'][0]['id']), '^{path}: image id twice: .* stands 2 times',
+    ),
+    'category twice': (
+        lambda d: d['categories'][1].update(id=d['categories'][0]['id']), '^{path}: category id twice: .* 2 times',
+    ),
+}  # fmt: skip
 
 
-TWICE = dict(images='image id twice', categories='category id twice')
-
-
-@pytest.mark.parametrize('key', TWICE)
-def test_ids_that_stand_twice(key: str, coco: Path) -> None:
-    changed(coco, lambda document: document[key][1].update(id=document[key][0]['id']))
-    with pytest.raises(InputError, match=f'^{coco}/annotations.json: {TWICE[key]}: .* stands 2 times'):
+@pytest.mark.parametrize(('change', 'message'), UNUSABLE.values(), ids=UNUSABLE)
+def test_annotations_that_cannot_be_used(change: Callable, message: str, coco: Path) -> None:
+    changed(coco, change)
+    with pytest.raises(InputError, match=message.format(path=coco / 'annotations.json')):
         notes_of(coco)
 
 
@@ -143,32 +147,21 @@ def test_a_mask_that_cannot_be_used(coco: Path) -> None:
 
 def test_images_that_a_config_leaves_out(coco: Path) -> None:
     changed(coco, lambda document: document.update(annotations=document['annotations'][4:]))
-    notes = [note for note in notes_of(coco) if note.endswith('.jpg')]
-    assert len(notes) == 1
-    assert re.search(r'annotations.json: [12] of 7 images without annotations are left out \(filter_cfg\)', notes[0])
+    (note,) = [note for note in notes_of(coco) if note.endswith('.jpg')]
+    assert re.search(r'annotations.json: [12] of 7 images without annotations are left out \(filter_cfg\)', note)
 
 
-def test_nothing_is_labelled(coco: Path, tmp_path: Path) -> None:
-    changed(coco, lambda document: [each.update(iscrowd=1) for each in document['annotations']])
-    with pytest.raises(InputError, match=f'^nothing is labelled in the training images: {coco}/annotations.json has'):
-        notes_of(coco)
-    scenes = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    assert not any('nothing is labelled in' in note for note in notes_of(scenes, SEGMENTOR))
-    maps = sorted((scenes / 'masks').iterdir())
-    for path in maps:
-        Image.fromarray(np.full_like(np.array(Image.open(path)), 255)).save(path)
-    message = f'^nothing is labelled in the training images: no pixel of the 7 label maps such as {scenes}/masks/part'
-    with pytest.raises(InputError, match=message):
-        notes_of(scenes, SEGMENTOR)
-
-
-def test_validation_images_without_labels(tmp_path: Path) -> None:
+def test_label_maps_without_labels(tmp_path: Path) -> None:
     train, val = (write_mask_folder(tmp_path / name, SEEDS) for name in ('train', 'val'))
-    for path in (val / 'masks').iterdir():
-        Image.fromarray(np.full_like(np.array(Image.open(path)), 255)).save(path)
+    assert not any('nothing is labelled in' in note for note in notes_of(train, SEGMENTOR))
+    unlabel(val)
     config = load_config(SEGMENTOR, data=DataArguments(train_data=str(train), val_data=str(val)))
     (note,) = check_annotations(config, LOADERS)
     assert note.startswith('nothing is labelled in the images of val_dataloader')
+    unlabel(train)
+    message = f'^nothing is labelled in the training images: no pixel of the 7 label maps such as {train}/masks/part'
+    with pytest.raises(InputError, match=message):
+        notes_of(train, SEGMENTOR)
 
 
 def test_a_damaged_file_is_named(coco: Path) -> None:
@@ -183,8 +176,7 @@ def test_a_damaged_file_is_named(coco: Path) -> None:
 
 @pytest.mark.parametrize('encoding', ['utf-8-sig', 'utf-16', 'utf-8'])
 def test_other_encodings(encoding: str, coco: Path) -> None:
-    document = annotations_of(coco)
-    document['categories'][0]['name'] = 'Müller'
+    document = changed(coco, lambda document: document['categories'][0].update(name='Müller'))
     (coco / 'annotations.json').write_bytes(json.dumps(document, ensure_ascii=False).encode(encoding))
     config = load_config(DETECTOR, data=DataArguments(str(coco)), dataloaders=LOADERS)
     assert config.train_dataloader.dataset.metainfo.classes[0] == 'Müller'
@@ -252,7 +244,7 @@ def test_odd_file_names(name: str, coco: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r'the name of .*/line\\nbreak.jpg has a line break: rename the file'):
             load_config(SEGMENTOR, data=DataArguments(str(scenes)))
         return
-    config: Config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
+    config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
     init_default_scope('mmseg')
     paths = []
     for key in LOADERS:
@@ -266,17 +258,12 @@ def test_files_that_are_alone(tmp_path: Path) -> None:
     (scenes / 'masks/part_003.png').unlink()
     (scenes / 'images/part_004.jpg').unlink()
     lines = '\n'.join(notes_of(scenes, SEGMENTOR))
-    for kind, name in (
-        ('image without label map', 'images/part_003.png'),
-        ('label map without image', 'masks/part_004.png'),
-    ):
-        assert f'1 left out: {kind}, such as {scenes}/{name}' in lines
+    assert f'1 left out: image without label map, such as {scenes}/images/part_003.png' in lines
+    assert f'1 left out: label map without image, such as {scenes}/masks/part_004.png' in lines
 
 
 def test_an_error_of_a_worker_is_one_line() -> None:
-    message = (
-        'Caught BadDataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n'
-    )
-    error = BadDataError(f'{message}bioattn_mm.data.checks.BadDataError: image not found: a\\nb.jpg\n')
+    caught = 'Caught BadDataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n'
+    error = BadDataError(f'{caught}bioattn_mm.data.checks.BadDataError: image not found: a\\nb.jpg\n')
     assert str(error) == 'image not found: a\\nb.jpg'
     assert str(InputError('a\nb\udce9')) == 'a\\nb\\udce9'

@@ -9,20 +9,17 @@ from bioattn_mm.training.config.options import check_name, check_num_classes, me
 from ...tools.every_config import NAMES
 from ...tools.running import ROOT
 
-UPERNET = ROOT / 'configs/transnext/upernet_micro_ade20k.py'
 
-
-@pytest.fixture(scope='module')
+@pytest.fixture
 def upernet() -> Config:
-    return Config.fromfile(UPERNET)
+    return Config.fromfile(ROOT / 'configs/transnext/upernet_micro_ade20k.py')
 
 
 @pytest.mark.parametrize('key', ['model.decode_head.num_classes', 'model.auxiliary_head.num_classes'])
 def test_heads_of_too_few_classes(key: str, upernet: Config) -> None:
-    config = Config(upernet.to_dict(), filename=upernet.filename)
-    merge_options(config, {key: 149})
+    merge_options(upernet, {key: 149})
     with pytest.raises(InputError, match=rf'^{key[:-12]} has num_classes=149: expected one for each .* 150$'):
-        check_num_classes(config)
+        check_num_classes(upernet)
 
 
 @pytest.mark.parametrize(
@@ -33,20 +30,17 @@ def test_heads_of_too_few_classes(key: str, upernet: Config) -> None:
         ('modle.backbone.with_cp', 'model.backbone.with_cp'),
         ('optim_wraper.optimizer.lr', 'optim_wrapper.optimizer.lr'),
         ('env_cfg.cudnn_benchmrk', 'env_cfg.cudnn_benchmark'),
-        ('auto_scale_lr.enabel', None),
+        ('auto_scale_lr.enabel', 'auto_scale_lr.enable'),
         ('model.test_cfg.crop_sizes', 'model.test_cfg.crop_size'),
         ('something_else', None),
         ('env_cfg.mp_cfg.mp_start_methods', 'env_cfg.mp_cfg.mp_start_method'),
     ],
 )
 def test_misspelt_names(key: str, meant: str | None, upernet: Config) -> None:
-    config = Config(upernet.to_dict(), filename=upernet.filename)
-    if key.startswith('auto_scale_lr'):
-        config.auto_scale_lr, meant = dict(enable=False, base_batch_size=16), 'auto_scale_lr.enable'
-    with pytest.raises(
-        InputError, match=rf'^--cfg-options {key}: ' + (f'.*did you mean {meant}[?]$' if meant else '')
-    ):
-        check_name(config, key)
+    upernet.auto_scale_lr = dict(enable=False, base_batch_size=16)
+    did_you_mean = f'.*did you mean {meant}[?]$' if meant else ''
+    with pytest.raises(InputError, match=f'^--cfg-options {key}: {did_you_mean}'):
+        check_name(upernet, key)
 
 
 def test_new_names_that_are_right(upernet: Config) -> None:

@@ -1,0 +1,152 @@
+"""The scripts and inference APIs of mmdet and mmseg on the configs of this package."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import mmcv
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MASK_RCNN, DINO, UPERNET = (ROOT / f'tests/tools/{name}_small.py' for name in ('mask_rcnn', 'dino', 'upernet'))
+IMAGES = 'data/ade/ADEChallengeData2016/images'
+# The work dir of a training has them in its config, with which the rest is done.
+OPTIONS = ['--cfg-options', 'model.backbone.init_cfg=None', 'train_dataloader.num_workers=1']
+for split in ('val', 'test'):
+    OPTIONS += [f'{split}_dataloader.num_workers=0', f'{split}_dataloader.persistent_workers=False']
+    OPTIONS += [f'{split}_dataloader.dataset.pipeline.1.scale=(256,128)']
+# A config of mmdet's own with one of our backbones in it.
+STOCK = """
+_base_ = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+model = dict(
+    backbone=dict(_delete_=True, type='bioattn_mm.TransNeXt', arch='micro'),
+    neck=dict(in_channels=[48, 96, 192, 384]),
+    test_cfg=dict(rcnn=dict(score_thr=0.0)),
+)
+"""
+DETECTORS = """
+import json, sys
+import bioattn_mm
+import torch
+from mmdet.apis import DetInferencer, inference_detector, init_detector
+from mmengine.config import Config
+*paths, image = sys.argv[1:]
+mask_rcnn, dino, stock = map(Config.fromfile, paths)
+for config in (dino, stock):
+    config.test_dataloader.dataset.pipeline[1].scale = (256, 128)
+dino.model.test_cfg.max_per_img = 20
+
+def found(config, weights):
+    inferencer = DetInferencer(config, weights, device='cpu', show_progress=False)
+    results = inferencer(image, out_dir=f'drawn_{weights}', pred_score_thr=0.0)
+    model = init_detector(config, weights, device='cpu')
+    instances = inference_detector(model, image).pred_instances
+    masks = instances.masks.flatten(1).sum(1).tolist() if 'masks' in instances else []
+    return dict(
+        inferencer=results['predictions'][0]['scores'], detector=instances.scores.tolist(), masks=masks,
+        type=f'{type(model).__module__}.{type(model).__name__}',
+    )
+
+torch.manual_seed(0)
+untrained = init_detector(dino, device='cpu')
+untrained.init_weights()  # init_detector without a checkpoint leaves DINO's level embedding as memory was
+torch.save(dict(state_dict=untrained.state_dict(), meta={}), 'dino.pth')
+stock = init_detector(stock, device='cpu')
+print(json.dumps(dict(
+    mask_rcnn=found(mask_rcnn, 'detector/epoch_1.pth'),
+    dino=found(dino, 'dino.pth'),
+    stock=[type(stock.backbone).__module__, len(inference_detector(stock, image).pred_instances)],
+)))
+"""
+SEGMENTOR = """
+import sys
+import bioattn_mm
+import numpy as np
+from mmseg.apis import MMSegInferencer, inference_model, init_model
+config, weights, image = sys.argv[1:]
+inferencer = MMSegInferencer(config, weights, device='cpu', show_progress=False)
+inferencer(image, out_dir='inferred')
+model = init_model(config, weights, device='cpu')
+np.save('labels.npy', inference_model(model, image).pred_sem_seg.data[0].numpy())
+"""
+
+
+@pytest.mark.slow  # mmdet's train.py begins in a new process, and so does its worker
+def test_mmdet(place: Path, python: Callable, forked: Callable) -> None:
+    process = python(
+        '-m', 'bioattn_mm', 'mmdet/.mim/tools/train.py', MASK_RCNN, '--work-dir', 'detector', *OPTIONS,
+        'train_cfg.max_epochs=1', 'env_cfg.mp_cfg.mp_start_method=spawn',
+        'train_dataloader.dataset.pipeline.2.scale=(256,128)',
+    )  # fmt: skip
+    # Neither process has imported mmdet before mmcv.ops was there.
+    assert 'without mmcv.ops' not in process.stderr
+    assert 'coco/segm_mAP: ' in process.stdout
+    config = place / 'detector/mask_rcnn_small.py'
+    process = forked(  # which draws without ground truth
+        '-m', 'bioattn_mm', 'mmdet/.mim/tools/test.py', config, 'detector/epoch_1.pth', '--work-dir', 'tested',
+        '--out', 'predicted.pkl', '--show-dir', 'shown',
+    )  # fmt: skip
+    assert 'coco/segm_mAP: ' in process.stdout
+    assert len(list((place / 'tested').glob('*/shown/*.jpg'))) == 2
+
+    tested = pickle.loads((place / 'predicted.pkl').read_bytes())[0]
+    (place / 'stock.py').write_text(STOCK)
+    results = json.loads(
+        forked('-c', DETECTORS, config, DINO, 'stock.py', tested['img_path']).stdout.splitlines()[-1]
+    )
+    expected = tested['pred_instances']['scores'].tolist()
+    assert len(expected) == len(results['mask_rcnn']['masks']) == len(results['dino']['detector']) == 20
+    assert results['mask_rcnn']['inferencer'] == pytest.approx(expected)
+    assert results['mask_rcnn']['detector'] == pytest.approx(expected)
+    assert results['dino']['type'] == 'bioattn_mm.mmcv_ops.dino.CompatibleDINO'
+    assert results['dino']['inferencer'] == pytest.approx(results['dino']['detector'])
+    assert results['stock'] == ['bioattn_mm.systems.transnext.backbone', 100]
+    original = mmcv.imread(str(place / tested['img_path']))
+    for weights in ('detector/epoch_1.pth', 'dino.pth'):
+        drawn = mmcv.imread(str(place / f'drawn_{weights}' / 'vis' / Path(tested['img_path']).name))
+        assert drawn.shape == original.shape and (drawn != original).any()
+
+
+@pytest.mark.slow
+def test_mmseg(place: Path, forked: Callable) -> None:
+    process = forked(
+        '-m', 'bioattn_mm', 'mmseg/.mim/tools/train.py', UPERNET, '--work-dir', 'segmentor', *OPTIONS,
+        'train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2',
+    )  # fmt: skip
+    assert 'mIoU: ' in process.stdout
+    trained = ('segmentor/upernet_small.py', 'segmentor/iter_2.pth')
+    process = forked(
+        '-m', 'bioattn_mm', 'mmseg/.mim/tools/test.py', *trained, '--work-dir', 'labelled', '--out', 'labels',
+        '--show-dir', 'masks',
+    )  # fmt: skip
+    assert 'mIoU: ' in process.stdout
+    assert len(list((place / 'masks').rglob('*.png'))) == 2
+
+    image = min((place / IMAGES / 'validation').iterdir())
+    forked('-c', SEGMENTOR, *trained, image.relative_to(place))
+    labels = np.load(place / 'labels.npy')
+    assert labels.shape == mmcv.imread(str(image)).shape[:2]
+    assert len(np.unique(labels)) > 1
+    # test.py writes ADE20K's numbers, in which 0 is no class.
+    tested = mmcv.imread(str(place / 'labels' / f'{image.stem}.png'), 'unchanged')
+    assert (tested == labels + 1).all()
+    (inferred,) = (place / 'inferred/pred').iterdir()
+    assert (mmcv.imread(str(inferred), 'unchanged') == labels).all()
+    assert mmcv.imread(str(place / 'inferred/vis' / image.name)).std() > 10
+
+
+@pytest.mark.parametrize(
+    ('library', 'config', 'images'),
+    [
+        pytest.param('mmdet', MASK_RCNN, 'data/coco/train2017', marks=pytest.mark.slow),
+        ('mmseg', UPERNET, f'{IMAGES}/training'),
+    ],
+)
+def test_browse_dataset(library: str, config: Path, images: str, place: Path, forked: Callable) -> None:
+    script, out = f'{library}/.mim/tools/analysis_tools/browse_dataset.py', place / f'browsed_{library}'
+    forked('-m', 'bioattn_mm', script, config, '--not-show', '--output-dir', out)
+    drawn = [path for path in out.rglob('*') if path.is_file()]
+    assert sorted(path.name for path in drawn) == sorted(path.name for path in (place / images).iterdir())
+    assert mmcv.imread(str(drawn[0])).std() > 10

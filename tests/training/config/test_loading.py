@@ -1,0 +1,76 @@
+"""What the command line makes of the backbone of a config: mode of the position bias, weights."""
+
+import pytest
+from mmengine.config import Config
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.loading import load_config, set_bias_mode
+
+
+def backbone_of(name: str, **kwargs) -> dict:
+    return load_config(f'transnext/{name}', **kwargs).model.backbone
+
+
+@pytest.mark.parametrize('name', ['mask_rcnn_micro_coco', 'dino_5scale_base_coco', 'upernet_small_ade20k'])
+def test_multi_scale_testing_extrapolates(name: str) -> None:
+    assert backbone_of(name).bias_mode == 'interpolate'
+    assert backbone_of(name, tta=True).bias_mode == 'extrapolate'
+
+
+@pytest.mark.parametrize(
+    'options', [dict(bias_mode='interpolate'), dict(cfg_options={'model.backbone.bias_mode': 'interpolate'})]
+)
+def test_the_command_line_wins_over_the_settings_of_multi_scale_testing(options: dict) -> None:
+    assert backbone_of('mask2former_tiny_ade20k', tta=True, **options).bias_mode == 'interpolate'
+
+
+@pytest.mark.parametrize('name', ['upernet_tiny_ade20k', 'transnext-micro_8xb128_in1k'])
+def test_miniature_from_a_file_of_weights(name: str) -> None:
+    """It starts from random weights, unless the command line names some."""
+    assert backbone_of(name, mini=True).init_cfg is None
+    options = {'model.backbone.init_cfg.checkpoint': 'epoch_300.pth'}
+    for mini in (False, True):
+        weights = backbone_of(name, mini=mini, cfg_options=options).init_cfg
+        assert weights == dict(type='Pretrained', checkpoint='epoch_300.pth')
+
+
+def test_weights_of_a_whole_model() -> None:
+    options = {'model.init_cfg.checkpoint': 'epoch_300.pth'}
+    model = load_config('transnext/transnext-micro_8xb128_in1k', cfg_options=options).model
+    assert model.init_cfg == dict(type='Pretrained', checkpoint='epoch_300.pth') and 'init_cfg' not in model.backbone
+
+
+@pytest.mark.parametrize(
+    ('name', 'pool_size'),
+    [
+        ('upernet_tiny_ade20k', (16, 16)),
+        ('mask_rcnn_tiny_coco', (25, 25)),
+        # 1/32 of the training size, 1/64 of it for A-A-A-A (TransNeXt, tables 3 and 9, appendix D.2).
+        ('transnext-tiny_8xb128_in1k', (7, 7)),
+        ('transnext-base_8xb128_in1k-384px', (12, 12)),
+        ('transnext-micro-aaaa_8xb128_in1k-256px', (4, 4)),
+    ],
+)
+def test_linear_mode_has_the_pooled_grid_of_training(name: str, pool_size: tuple) -> None:
+    backbone = backbone_of(name, bias_mode='linear')
+    assert (backbone.bias_mode, backbone.pool_size) == ('extrapolate', pool_size)
+
+
+def test_pooled_grid_of_an_oblong() -> None:
+    config = Config(dict(model=dict(backbone=dict(type='TransNeXt', img_size=(224, 480)))))
+    set_bias_mode(config, 'linear')
+    assert config.model.backbone.pool_size == (7, 15)
+    set_bias_mode(config, 'interpolate')
+    assert config.model.backbone.pool_size is None
+
+
+@pytest.mark.parametrize(
+    ('backbone', 'mode', 'message'),
+    [
+        ('ResNet', 'linear', '--bias-mode is for configs with a bioattn_mm.TransNeXt backbone'),
+        ('bioattn_mm.TransNeXt', 'cubic', "one of extrapolate, interpolate, linear, unscaled, got 'cubic'"),
+    ],
+)
+def test_bias_modes_that_are_refused(backbone: str, mode: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        set_bias_mode(Config(dict(model=dict(backbone=dict(type=backbone)))), mode)

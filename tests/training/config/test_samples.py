@@ -1,0 +1,130 @@
+"""What `--balance-classes` and `--fraction` make of a config."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from PIL import Image
+
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.samples import class_weights, set_fraction, weigh_classes
+
+from ...own_folders import write_images, write_mask_folder
+
+SEGMENTOR = 'transnext/upernet_micro_ade20k'
+
+
+def read(folder: Path, name: str = SEGMENTOR, **options) -> Config:
+    data = DataArguments(str(folder))
+    return load_config(name, data=data, mini=True, balance=True, dataloaders=('train_dataloader',), **options)
+
+
+def test_weights_by_median_frequency() -> None:
+    # Two images of 100 pixels: 90 and 10 of the first two classes, 50 and 50 of the first and the third.
+    assert class_weights(np.array([140, 10, 50, 0]), np.array([200, 100, 100, 0])) == [0.7143, 5, 1, 1]
+
+
+def test_a_segmentor(tmp_path: Path) -> None:
+    folder, seeds = tmp_path / 'scenes', range(0, 12, 6)  # of images of one size
+    table, bolt, nut, ignored = 0, 1, 2, 255
+    half, corner = np.full((96, 120), table, np.uint8), np.full((96, 120), ignored, np.uint8)
+    half[:, 60:] = bolt
+    corner[:48] = table
+    corner[:12, :60] = nut  # an eighth of the pixels that count
+    for split in ('train', 'val'):
+        write_images(folder / 'images' / split, seeds)
+        (folder / 'masks' / split).mkdir(parents=True)
+        for seed, labels in zip(seeds, (half, corner if split == 'train' else half)):
+            Image.fromarray(labels).save(folder / f'masks/{split}/part_{seed:03d}.png')
+    (folder / 'classes.txt').write_text('table\nbolt\nnut\n')
+    config = read(folder)
+    # The share of a class is of the pixels that count in the images that show it. All 96 * 120 pixels of the first
+    # image count, and half as many of the second.
+    shares = np.array([(1 / 2 + 7 / 8 / 2) / (1 + 1 / 2), 1 / 2, 1 / 8])
+    weights = config.model.decode_head.loss_decode.class_weight
+    assert config.model.auxiliary_head.loss_decode.class_weight == weights
+    np.testing.assert_allclose(weights, np.median(shares) / shares, rtol=1e-3)
+    assert config.class_balance.endswith('4 (nut)')
+
+
+@pytest.mark.parametrize('epochs', [None, 2])
+def test_options_of_the_loss_do_not_undo_it(epochs: int | None, tmp_path: Path) -> None:
+    options = {'model.decode_head.loss_decode.avg_non_ignore': True}
+    config = read(write_mask_folder(tmp_path / 'scenes', range(4)), cfg_options=options, epochs=epochs)
+    assert config.model.decode_head.loss_decode.class_weight
+    assert 'avg_non_ignore' not in config.model.decode_head.loss_decode
+
+
+def test_what_has_no_pixels_to_weigh(tmp_path: Path, root: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', range(4))
+    with pytest.raises(InputError, match=r'mask2former_micro_ade20k.py have none over several classes'):
+        read(folder, 'transnext/mask2former_micro_ade20k')
+    config = load_config(SEGMENTOR, data=DataArguments(str(folder)), mini=True)
+    for path in (folder / 'masks').iterdir():
+        path.write_bytes(b'cut')
+    with pytest.raises(InputError, match='no label map of the training can be read and has any'):
+        weigh_classes(config)
+    for head in (config.model.decode_head, config.model.auxiliary_head):
+        head.loss_decode.use_sigmoid = True
+    with pytest.raises(InputError, match='weighs the cross entropy of pixels'):
+        weigh_classes(config)
+
+
+@pytest.fixture
+def classifier(root: Path) -> Config:
+    return Config.fromfile(root / 'configs/transnext/transnext-micro_8xb128_in1k.py')
+
+
+def test_a_fraction_of_the_images_for_as_many_more_epochs(classifier: Config) -> None:
+    dataset = classifier.train_dataloader.dataset
+    set_fraction(classifier, 0.1)
+    expected = dict(type='bioattn_mm.class_balanced_part', fraction=0.1, dataset=dataset)
+    assert classifier.train_dataloader.dataset == expected
+    assert classifier.train_cfg.max_epochs == 3000
+    assert [(scheduler.begin, scheduler.end) for scheduler in classifier.param_scheduler] == [(0, 50), (50, 3000)]
+    # As often validated and saved as in the whole training.
+    assert classifier.train_cfg.val_interval == classifier.default_hooks.checkpoint.interval == 10
+    assert 'class_balanced_part' not in str(classifier.val_dataloader)
+
+
+def test_a_fraction_with_other_schedules(classifier: Config) -> None:
+    classifier.train_cfg.max_epochs = 100
+    classifier.param_scheduler = [
+        dict(type='LinearLR', by_epoch=False, begin=0, end=500),
+        dict(type='MultiStepLR', milestones=[30, 60, 90]),
+        dict(type='StepLR', step_size=30, begin=5, end=math.inf),
+        dict(type='CosineRestartLR', periods=[30, 60]),
+        dict(type='ExponentialLR', gamma=0.9),
+    ]
+    set_fraction(classifier, 0.3)
+    assert classifier.train_cfg.max_epochs == 333
+    warm_up, steps, step, restarts, exponential = classifier.param_scheduler
+    assert (warm_up.begin, warm_up.end) == (0, 500)
+    assert steps.milestones == [100, 200, 300]
+    assert (step.step_size, step.begin, step.end) == (100, 17, math.inf)
+    assert restarts.periods == [100, 200]
+    assert exponential.gamma**333 == pytest.approx(0.9**100, rel=0.02)
+
+
+def test_a_fraction_for_as_many_iterations(classifier: Config) -> None:
+    classifier.train_cfg = dict(type='IterBasedTrainLoop', max_iters=200, val_interval=100)
+    classifier.param_scheduler = [dict(type='PolyLR', by_epoch=False, begin=0, end=200)]
+    set_fraction(classifier, 0.5)
+    assert (classifier.train_cfg.max_iters, classifier.train_cfg.val_interval) == (200, 100)
+    assert classifier.param_scheduler[0].end == 200
+
+
+@pytest.mark.parametrize(
+    ('name', 'fraction', 'message'),
+    [
+        ('mask_rcnn_tiny_coco', 0.5, 'one class an image; mask_rcnn_tiny_coco.py has CocoDataset'),
+        ('transnext-micro_8xb128_in1k', 10.0, 'above 0 and at most 1, got 10.0'),
+    ],
+)
+def test_a_fraction_that_is_none(name: str, fraction: float, message: str, root: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        set_fraction(Config.fromfile(root / f'configs/transnext/{name}.py'), fraction)
