@@ -73,10 +73,8 @@ def run_ranks(
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
-    processes = [
-        CONTEXT.Process(target=_rank, args=(rank, world_size, port, folder, function, args))
-        for rank in range(world_size)
-    ]
+    arguments = [(rank, world_size, port, folder, function, args) for rank in range(world_size)]
+    processes = [CONTEXT.Process(target=_rank, args=each) for each in arguments]
     for process in processes:
         process.start()
     for process in processes:
@@ -140,13 +138,8 @@ def _rank(rank: int, world_size: int, port: int, folder: Path, function: Callabl
     os.chdir(folder)
     torch.set_num_threads(1)
     make_runs_quick()
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        MASTER_ADDR='127.0.0.1',
-        MASTER_PORT=str(port),
-    )
+    group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), WORLD_SIZE=str(world_size))
+    os.environ.update(group, RANK=str(rank), LOCAL_RANK=str(rank))
     try:
         function(*args)
     except Exception:

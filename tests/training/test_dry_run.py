@@ -1,6 +1,7 @@
 """A dry run of a tiny model."""
 
 import os
+import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -57,4 +58,8 @@ def dry_run_of_two() -> None:
 def test_of_two_processes_the_main_one_prints(tmp_path: Path) -> None:
     assert run_ranks(dry_run_of_two, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
     first, second = ((tmp_path / f'printed{rank}.txt').read_text() for rank in range(2))
-    assert '4 of 16: 2 a process x 2 processes x 1 accumulated iterations' in first and not second
+    assert not second
+    rows = dict(re.split(' {2,}', line, maxsplit=1) for line in first.splitlines() if re.match('\\w.* {2}', line))
+    assert rows['images per step'] == '4 of 16: 2 a process x 2 processes x 1 accumulated iterations'
+    assert (rows['iterations'], rows['weights'], rows['seed']) == ('6: 1.5 epochs', 'random', '0')
+    assert rows['validation image'] == 'none' and re.match(r'\d+\.\d\d s, loss \d', rows['first step'])

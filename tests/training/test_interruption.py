@@ -1,6 +1,7 @@
 """Runs that are killed, told to end, or out of space go on as if nothing had been."""
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import cache
@@ -113,7 +114,7 @@ def test_a_rank_whose_peer_dies_ends(tmp_path: Path) -> None:
     config.custom_hooks = [dict(type='SignalHook', name='SIGKILL', after=3, rank=1)]
     # A rank that waits for ever has no exit code.
     assert toy_run(config, tmp_path, world_size=2) == [1, -signal.SIGKILL]
-    assert 'Connection closed by peer' in reasons(tmp_path) or 'Timed out' in reasons(tmp_path)
+    assert re.search('Connection (closed|reset) by peer|Timed out', reasons(tmp_path))
 
 
 def test_latest_checkpoint(tmp_path: Path) -> None:
