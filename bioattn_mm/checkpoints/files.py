@@ -27,6 +27,7 @@ WEIGHTS_KEYS = ('state_dict_ema', 'model_ema', 'ema', 'state_dict', 'model')
 # Wrappers put these before the names, in any order: those of several processes the first, torch.compile the second.
 WRAPPERS = re.compile(r'^(module\.|_orig_mod\.)+')
 HUB, SAFETENSORS = 'hf://', '.safetensors'
+BY_HAND = 'download it by hand and name the file instead; trainings also start with --from-scratch'
 
 
 def read_checkpoint(path: str, map_location: str | torch.device | None = 'cpu') -> object:
@@ -65,7 +66,7 @@ def read_checkpoint(path: str, map_location: str | torch.device | None = 'cpu') 
         errors_of_content = (pickle.UnpicklingError, LookupError, ValueError, EOFError, SafetensorError)
         writer = 'safetensors' if is_safetensors else 'torch.save'
         reason = f'it is not what {writer} writes' if isinstance(error, errors_of_content) else first_line(error)
-        hint = '; download it by hand and name the file instead' if is_remote else ''
+        hint = f'; {BY_HAND}' if is_remote else ''
         raise InputError(f'cannot read the checkpoint {path}: {reason}{hint}') from error
 
 
@@ -91,8 +92,7 @@ def fetch(path: str) -> str:
 
     repository, revision, file = parts.groups()
     revision = unquote(revision) if revision else None
-    by_hand = 'download it by hand and name the file instead'
-    out_of_reach = f'the hub cannot be reached, and the file is not in the cache; {by_hand}'
+    out_of_reach = f'the hub cannot be reached, and the file is not in the cache; {BY_HAND}'
     reasons = {  # subclasses before their base classes
         errors.LocalEntryNotFoundError: out_of_reach,
         errors.OfflineModeIsEnabled: out_of_reach,
