@@ -185,7 +185,7 @@ test-arm: setup
 
 # One after the other: at full size some take most of the memory of a small machine.
 dry-run-all: setup
-	$(BIN)/python -m pytest -m dry_run -rP tests/tools/test_dry_run_every_config.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m dry_run -rP tests/tools/test_every_config.py $(PYTEST_ARGS)
 
 # Of a file or folder: make mutants PATHS=bioattn_mm/training/ema.py MUTANTS_ARGS='--number 40'
 mutants: setup

@@ -1,4 +1,4 @@
-"""Every config trains, is tested, and comes back from its checkpoint."""
+"""Every config trains, is tested, and comes back from its checkpoint; and it starts at full size."""
 
 import re
 import shutil
@@ -7,13 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
 
 from bioattn_mm.data.mini import make_mini_datasets
+from bioattn_mm.training.config.model_check import model_of
 
+from .. import parity
 from .every_config import CLASSIFIERS, CONFIGS
-from .running import ROOT, InProcess, last_validation, metrics_of_test, run_forked, scalars
+from .running import ROOT, InProcess, last_validation, metrics_of_test, run, run_forked, scalars
 from .small_images import NO_WORKERS, small_training
+from .user_folder import make_user_folder
 
 # Of each system, and of each framework that the other tests of tools leave out: TransNeXt, DINO and mmdet's
 # Mask2Former are in test_real_run.py, Mask R-CNN in test_train_and_test.py. `make test-all` runs the rest.
@@ -24,8 +28,6 @@ REPRESENTATIVES = (
     'vars/mask2former_rvt_tiny_vars_sd_ade20k',
     'transnext/transnext-micro_8xb128_in1k',
 )
-
-
 # So few steps may leave every score of a detector below its threshold, and the metric empty. The heads of UperNet and
 # Mask2Former are mmseg's, and would take most of the time.
 MODEL = {
@@ -35,8 +37,6 @@ MODEL = {
     'mask2former.*_ade20k$': ['model.decode_head.transformer_decoder.num_layers=3'],
     'upernet': ['model.decode_head.channels=96', 'model.auxiliary_head.channels=48'],
 }
-
-
 MASK2FORMER_OF_MMDET = re.compile('mask2former.*(coco|_instance|_panoptic)$')
 
 
@@ -142,3 +142,49 @@ def test_mini_dino_learns(workplace: Path, tool: InProcess) -> None:
         '--cfg-options', 'optim_wrapper.optimizer.lr=1e-3', 'train_cfg.val_interval=200',
     )  # fmt: skip
     assert last_validation(workplace / 'dino')['coco/bbox_mAP_50'] > 0.03
+
+
+# Where the names of the released weights of a backbone are recorded.
+MANIFESTS = {
+    'bioattn_mm.TransNeXt': 'transnext_{arch}',
+    'bioattn_mm.ConViT': 'convit_{arch}',
+    'bioattn_mm.PerViT': 'pervit_{arch}',
+    'bioattn_mm.VARS': 'vars_{arch}_{attention}',
+}
+
+
+@pytest.fixture(scope='module')
+def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_user_folder(tmp_path_factory.mktemp('user'), workplace)
+
+
+def write_weights(config: Config, path: Path) -> None:
+    """A file in place of the ImageNet weights: the released names where they are recorded, random values."""
+    backbone = {key: value for key, value in config.model.backbone.items() if key != 'init_cfg'}
+    manifest = MANIFESTS.get(backbone['type'], '').format(**backbone).replace('-', '_')
+    if (parity.FOLDER / f'manifest_{manifest}.json').is_file():
+        state_dict = parity.released_state_dict(manifest)
+    else:
+        shapes = {name: value.shape for name, value in model_of(config).backbone.state_dict().items()}
+        state_dict = {name: parity.fill_value(name, shape) for name, shape in shapes.items()}
+    if prefix := config.model.backbone.init_cfg.get('prefix'):  # ConvNeXt's is a whole classifier of mmpretrain's
+        torch.save(dict(state_dict={prefix + name: value for name, value in state_dict.items()}), path)
+    else:
+        torch.save(dict(model=state_dict), path)
+
+
+@pytest.mark.dry_run
+@pytest.mark.parametrize('name', CONFIGS)
+def test_every_config_starts_at_full_size(name: str, user: Path) -> None:
+    """It takes its first training step and predicts for its first validation image."""
+    weights = user / 'weights.pth'
+    write_weights(Config.fromfile(ROOT / f'configs/{name}.py'), weights)
+    options = [f'model.backbone.init_cfg.checkpoint={weights}']
+    if 'in1k' in name:  # 128 images a process are for GPUs; some start from a whole classifier
+        options += ['model.init_cfg=None', 'train_dataloader.batch_size=2']
+    if re.search(r'mask2former_\w+_coco', name):  # each image, 1024 x 1024 pixels, takes gigabytes
+        options += ['train_dataloader.batch_size=1']
+    printed = run(user, 'train.py', f'configs/{name}.py', '--dry-run', '--cfg-options', *options)
+    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', printed, flags=re.MULTILINE))
+    assert told['weights'].startswith(f'{weights}; ')
+    print(f'\n{name}: ' + '; '.join(f'{column} {told[column]}' for column in ('first step', 'peak memory')))
