@@ -81,4 +81,4 @@ def write_contact_sheet(paths: list[Path], out_file: Path, rows: int = 3, column
         row, column = divmod(index, columns)
         cell = ImageOps.pad(image, (width, height), color='white')
         sheet.paste(cell, (column * (width + SEPARATOR), row * (height + SEPARATOR)))
-    sheet.save(out_file, quality=95)
+    sheet.save(out_file)

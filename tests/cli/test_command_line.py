@@ -2,12 +2,13 @@
 
 import argparse
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.command_line import SHARED, ToolParser, model_options, run_tool
 from bioattn_mm.data.formats.arguments import DataArguments
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import default_work_dir
@@ -25,6 +26,24 @@ def parsed(*options: str) -> dict:
     parser.exit_on_error = False
     parser.add_config_options()
     return parser.parse_args(['--cfg-options', *options]).cfg_options
+
+
+def test_arguments_that_several_tools_share() -> None:
+    parser = ToolParser('')
+    parser.add_shared(*SHARED)
+    given = (
+        '--log wandb mlflow --log tensorboard --amp --cuda-graphs --timm a b --timm c --compare d e --corrupt fog:1'
+    )
+    args = parser.parse_args(['config.py', 'x.pth', '--device', 'cpu', *given.split()])
+    assert (args.log, args.amp, args.cuda_graphs) == (['wandb', 'mlflow', 'tensorboard'], 'float16', 16)
+    assert (args.timm, args.compare, args.corrupt) == ([['a', 'b'], ['c']], [['d', 'e']], ['fog:1'])
+    assert model_options(args) == dict(device='cpu', mini=False, cfg_options=None, bias_mode=None, amp='float16')
+    args = parser.parse_args(['config.py', 'x.pth', '--amp', 'bfloat16', '--mini', '--reduce-zero-label', '--as-rgb'])
+    assert args.amp == 'bfloat16' and args.mini and args.reduce_zero_label and args.as_rgb
+    assert args.log == args.timm == args.compare == args.corrupt == [] and args.launcher == 'none'
+    for wrong in ('--amp float64', '--attack x', '--launcher x', '--log x', '--cuda-graphs 0', '--local-rank x'):
+        with pytest.raises((SystemExit, InputError)):
+            parser.parse_args(['config.py', 'x.pth', *wrong.split()])
 
 
 def test_options() -> None:
@@ -132,18 +151,23 @@ def test_work_dirs_do_not_collide(config, mini, data: dict | None, work_dir: str
         (TimeoutError(), 'TimeoutError'),
         (pickle.UnpicklingError('GLOBAL os.system was refused'), 'a checkpoint holds more than weights: os.system, '),
         (pickle.UnpicklingError('pickle data was truncated'), 'cannot read a checkpoint: pickle data was truncated'),
+        (UnicodeError('x'), 'a file or its name is not in the encoding of this locale: x; set PYTHONUTF8=1'),
+        (ModuleNotFoundError(name='mmdeploy'), 'this needs mmdeploy, which is not installed: pip install '),
+        (KeyboardInterrupt(), 'interrupted'),
     ],
 )
-def test_errors_are_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture) -> None:
+def test_errors_are_one_line(error: BaseException, line: str, capsys: pytest.CaptureFixture) -> None:
     @run_tool
     def main() -> None:
+        assert sys.stdout.errors == sys.stderr.errors == 'backslashreplace'
         raise error
 
     with pytest.raises(SystemExit) as exit_:
         main()
-    assert exit_.value.code == 2
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+    assert exit_.value.code == (130 if is_interrupt else 2)
     (printed,) = capsys.readouterr().err.splitlines()
-    assert printed.startswith(f'error: {line}')
+    assert printed.startswith(line if is_interrupt else f'error: {line}')
 
 
 @pytest.mark.parametrize('late', [False, True])

@@ -36,7 +36,7 @@ def test_help_lists_every_tool_with_one_line(bioattn, root: Path) -> None:
     for path in (root / 'tools').rglob('*.py'):
         name = path.stem.replace('_', '-')
         (line,) = [line for line in printed.splitlines() if line.startswith(f'  {name} ')]
-        assert len(line.split()) > 4
+        assert len(line.split()) > 4 and len(line) <= 100
 
 
 def test_a_command_is_a_tool(bioattn) -> None:

@@ -17,16 +17,18 @@ from bioattn_mm.runtime.files import check_new, unique_name
 def test_files_of_a_report(tmp_path: Path) -> None:
     report = Report(str(tmp_path / 'out'), 'a.csv', 'a.json', 'a.png')
     assert not (tmp_path / 'out').exists()
-    report.write_csv('a.csv', [dict(x=1, y=math.nan), dict(x=2, z='text')])
+    report.write_csv('a.csv', [dict(x=1, y=math.nan), dict(x=2, z='\udce9')])
     report.write_json('a.json', dict(values=[1.5, math.nan, (-math.inf, 'nan')], nested=dict(value=math.inf)))
     figure = Figure(figsize=(2, 1))
     figure.subplots().plot([0, 1], [1, 0])
     figure.suptitle('$x_$ \\foo')  # the name of a class, and no formula
     report.write_figure('a.png', figure)
-    assert (tmp_path / 'out' / 'a.csv').read_text().splitlines() == ['x,y,z', '1,nan,', '2,,text']
+    assert (tmp_path / 'out' / 'a.csv').read_text().splitlines() == ['x,y,z', '1,nan,', '2,,\\udce9']
     text = (tmp_path / 'out' / 'a.json').read_text()
     assert json.loads(text) == dict(values=[1.5, None, [None, 'nan']], nested=dict(value=None))
-    assert cv2.imread(str(tmp_path / 'out' / 'a.png')).std() > 10
+    assert text.startswith('{\n "values"')
+    drawn = cv2.imread(str(tmp_path / 'out' / 'a.png'))
+    assert drawn.std() > 10 and drawn.shape == (120, 240, 3)
     assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == ['a.csv', 'a.json', 'a.png']
     assert str(report) == '  '.join(str(tmp_path / 'out' / name) for name in ('a.csv', 'a.json', 'a.png'))
 
