@@ -25,40 +25,12 @@ NUM_TRAIN, NUM_VAL = 120, 20
 
 # The dearest files, most of which run trainings, by what they cost; but the three after the first need no miniatures,
 # which that one draws, and for which other workers would wait.
-LONGEST = (
-    'test_every_config.py',
-    'test_printed.py',
-    'test_aggregated_attention_cuda.py',
-    'test_configs.py',
-    'test_real_run.py',
-    'test_train_and_test.py',
-    'test_interruption.py',
-    'test_strategies.py',
-    'test_elastic.py',
-    'test_published_settings.py',
-    'test_notebooks.py',
-    'test_openmmlab.py',
-    'test_own_data.py',
-    'test_imagenet_sets.py',
-    'test_imagenet.py',
-    'test_backbone.py',
-    'test_large_images.py',
-    'test_own_data_page.py',
-    'test_panoptic.py',
-    'test_robustness.py',
-    'test_amp.py',
-    'test_distributed.py',
-    'test_registry.py',
-    'test_convert_checkpoint.py',
-    'test_shards.py',
-    'test_vars.py',
-    'test_main.py',
-    'test_table.py',
-    'test_cuda_graphs.py',
-    'test_random_defects.py',
-    'test_inspect_data.py',
-    'test_channels.py',
-)
+LONGEST = """
+    every_config printed aggregated_attention_cuda configs real_run train_and_test interruption strategies elastic
+    published_settings notebooks openmmlab own_data imagenet_sets imagenet backbone large_images own_data_page
+    panoptic robustness amp distributed registry convert_checkpoint shards main table cuda_graphs random_defects
+    inspect_data channels
+""".split()
 
 # A shell ignores SIGINT in what it starts in the background, and a training leaves it so; tests send it to trainings.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -90,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if any(wanted & set(mark.args) for mark in item.iter_markers('needs'))]
     for item in items:
         apply_needs(item)
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    ranks = {f'test_{name}.py': rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
 
 

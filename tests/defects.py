@@ -25,14 +25,12 @@ class Case:
     Attributes:
         folder: The folder.
         random: Draws everything.
-        defect: Name of the function that made it.
         names: One of these is in what is said of the defect.
         legal: Whether nothing need be said, by inspect-data; by a training.
     """
 
     folder: Path
     random: Random
-    defect: str = ''
     names: list[str] = field(default_factory=list)
     legal: tuple[bool, bool] = (False, False)
 
@@ -66,21 +64,13 @@ def coco_document(random: Random) -> dict:
     """Annotations of `FEW` images, two objects each."""
     images = [dict(id=10 + i, file_name=f'part_{i}.png', width=WIDTH, height=HEIGHT) for i in range(FEW)]
     annotations = []
-    for image in images:
-        for _ in range(2):
-            x, y, width, height = (
-                random.randrange(20),
-                random.randrange(15),
-                random.randint(8, 20),
-                random.randint(8, 20),
-            )
-            outline = [x, y, x + width, y, x + width, y + height, x, y + height]
-            annotations.append(
-                dict(
-                    id=len(annotations) + 1, image_id=image['id'], category_id=random.choice((2, 5, 7)),
-                    bbox=[x, y, width, height], area=width * height, iscrowd=0, segmentation=[outline],
-                )
-            )  # fmt: skip
+    for index in range(2 * FEW):
+        x, y, width, height = (random.randrange(*bounds) for bounds in ((20,), (15,), (8, 21), (8, 21)))
+        annotations.append(dict(
+            id=index + 1, image_id=10 + index // 2, category_id=random.choice((2, 5, 7)), iscrowd=0,
+            bbox=[x, y, width, height], area=width * height,
+            segmentation=[[x, y, x + width, y, x + width, y + height, x, y + height]],
+        ))  # fmt: skip
     categories = [dict(id=i, name=name, supercategory='part') for i, name in zip((2, 5, 7), CLASSES)]
     return dict(images=images, annotations=annotations, categories=categories)
 
@@ -224,46 +214,8 @@ def bytes_of(case: Case, document: dict) -> bytes:
     return case.random.randbytes(300) if kind == 'noise' else content[kind].encode()
 
 
-def damaged_image(case: Case, document: dict) -> None:
+def damage_image(case: Case, document: object = None) -> None:
     """An image that is missing, empty, text, a folder, of one pixel, or of another size."""
-    damage_image(case)
-
-
-COCO_DEFECTS = (
-    *[wrong_field] * 6, *[wrong_entry] * 2, wrong_list, ids_as_strings, absent_ids, ids_twice, odd_box, odd_mask,
-    *map(name_of, ('line\nbreak.png', 'not_utf8_\udce9.png', 'Stück.png', 'line\u2028.png')), *[bytes_of] * 2,
-    no_objects, damaged_image,
-)  # fmt: skip
-
-
-def coco_case(folder: Path, seed: int) -> Case:
-    """Write a folder with `annotations.json` and images."""
-    random = Random(seed)
-    case = Case(folder, random)
-    document = coco_document(random)
-    (folder / 'images').mkdir(parents=True)
-    for image in document['images']:
-        write_image(folder / 'images' / image['file_name'], random)
-    names = ['annotations.json', *(image['file_name'] for image in document['images'])]
-    defect = random.choice(COCO_DEFECTS)
-    case.defect = defect.__name__
-    content = defect(case, document)
-    case.names = case.names or names
-    (folder / 'annotations.json').write_bytes(content if content is not None else json.dumps(document).encode())
-    return case
-
-
-# ----------------------------------------------------------------------------
-# Folders of label maps
-
-
-def draw_labels(random: Random, size: tuple[int, int] = (WIDTH, HEIGHT)) -> np.ndarray:
-    labels = np.zeros(size[::-1], np.uint8)
-    labels[:10], labels[10:20], labels[20] = random.randrange(3), random.randrange(3), 255
-    return labels
-
-
-def damage_image(case: Case) -> None:
     path = case.image
     case.names = [path.name]
     kind = case.random.choice(('missing', 'empty', 'text', 'folder', 'pixel', 'size', 'cut'))
@@ -282,6 +234,38 @@ def damage_image(case: Case) -> None:
     elif kind == 'cut':
         cut(case, path)
         case.legal = (False, True)  # OpenCV decodes what is there
+
+
+COCO_DEFECTS = (
+    *[wrong_field] * 6, *[wrong_entry] * 2, wrong_list, ids_as_strings, absent_ids, ids_twice, odd_box, odd_mask,
+    *map(name_of, ('line\nbreak.png', 'not_utf8_\udce9.png', 'Stück.png', 'line\u2028.png')), *[bytes_of] * 2,
+    no_objects, damage_image,
+)  # fmt: skip
+
+
+def coco_case(folder: Path, seed: int) -> Case:
+    """Write a folder with `annotations.json` and images."""
+    random = Random(seed)
+    case = Case(folder, random)
+    document = coco_document(random)
+    (folder / 'images').mkdir(parents=True)
+    for image in document['images']:
+        write_image(folder / 'images' / image['file_name'], random)
+    names = ['annotations.json', *(image['file_name'] for image in document['images'])]
+    content = random.choice(COCO_DEFECTS)(case, document)
+    case.names = case.names or names
+    (folder / 'annotations.json').write_bytes(json.dumps(document).encode() if content is None else content)
+    return case
+
+
+# ----------------------------------------------------------------------------
+# Folders of label maps
+
+
+def draw_labels(random: Random) -> np.ndarray:
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[:10], labels[10:20], labels[20] = random.randrange(3), random.randrange(3), 255
+    return labels
 
 
 def wrong_values(case: Case) -> None:
@@ -399,7 +383,5 @@ def mask_case(folder: Path, seed: int) -> Case:
         write_image(folder / f'images/part_{index:02d}.png', random)
         Image.fromarray(draw_labels(random)).save(folder / f'masks/part_{index:02d}.png')
     (folder / 'classes.txt').write_text('\n'.join(CLASSES))
-    defect = random.choice(MASK_DEFECTS)
-    case.defect = defect.__name__
-    defect(case)
+    random.choice(MASK_DEFECTS)(case)
     return case

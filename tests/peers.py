@@ -21,42 +21,27 @@ OPS = (
     'nms roi_align focal_loss ms_deformable_attn bbox deform_conv modulated_deform_conv roi_pool saconv masked_conv2d'
 )
 MODELS = 'detectors roi_heads seg_heads dense_heads mot tta'
-# Folder in PEERS, name of the suite, arguments of pytest; of mmcv's tests those of operators that models call.
+# Not what downloads weights, nor TorchScript's compiler, which does not read the backbones' Python (export traces
+# it); of VARS in RVT, which has two maps, not the test that wants three.
+OURS = (
+    '(transnext or pervit or gab or vars or bioattn) and not (torchscript or pretrained)'
+    ' and not (forward_features and rvt)'
+)
+# Folder in PEERS, name of the suite, where its tests are, and their names; of mmcv's those of operators that models
+# call.
 SUITES = [
-    (
-        'mmcv',
-        "mmcv's operators",
-        [f'tests/test_ops/test_{name}.py' for name in [*OPS.split(), *'carafe deform_roi_pool psa_mask'.split()]],
-    ),
-    (
-        'mmdetection',
-        "mmdet's models",
-        [f'tests/test_models/test_{name}' for name in MODELS.split()],
-    ),
+    ('mmcv', "mmcv's operators", 'test_ops/test_{}.py', f'{OPS} carafe deform_roi_pool psa_mask'),
+    ('mmdetection', "mmdet's models", 'test_models/test_{}', MODELS),
     (
         'mmdetection',
         "mmdet's structures, evaluation, engine",
-        [f'tests/test_{name}' for name in 'structures evaluation engine visualization'.split()],
+        'test_{}',
+        'structures evaluation engine visualization',
     ),
-    ('mmdetection', "mmdet's data sets", ['tests/test_datasets']),
-    ('mmsegmentation', "mmseg's models", ['tests/test_models']),
-    (
-        'mmsegmentation',
-        "mmseg's other tests",
-        [f'tests/test_{n}' for n in 'datasets engine evaluation structures'.split()],
-    ),
-    (
-        'timm',
-        "timm's models, ours among them",
-        # Not what downloads weights, nor TorchScript's compiler, which does not read the backbones' Python (export
-        # traces it); of VARS in RVT, which has two maps, not the test that wants three.
-        [
-            'tests/test_models.py',
-            '-k',
-            '(transnext or pervit or gab or vars or bioattn) and not (torchscript or pretrained) '
-            'and not (forward_features and rvt)',
-        ],
-    ),
+    ('mmdetection', "mmdet's data sets", 'test_{}', 'datasets'),
+    ('mmsegmentation', "mmseg's models", 'test_{}', 'models'),
+    ('mmsegmentation', "mmseg's other tests", 'test_{}', 'datasets engine evaluation structures'),
+    ('timm', "timm's models, ours among them", 'test_{}.py', 'models'),
 ]
 
 
@@ -78,8 +63,12 @@ def main() -> int:
     print('| suite | upstream: passed, failed, skipped | with bioattn_mm | fail with bioattn_mm alone |')
     print('| --- | --- | --- | --- |', flush=True)
     number = 0
-    for folder, name, arguments in suites:
+    for folder, name, place, words in suites:
         where = args.peers / folder
+        arguments = [
+            *(f'tests/{place.format(word)}' for word in words.split()),
+            *(['-k', OURS] if folder == 'timm' else []),
+        ]
         upstream = run(where, arguments, None if folder == 'timm' else args.compiled, [])
         ours = run(where, arguments, None, ['-p', 'bioattn_mm'])
         if not ours:
@@ -98,17 +87,9 @@ def run(where: Path, arguments: list[str], compiled: Path | None, plugin: list[s
     paths += filter(None, [os.environ.get('PYTHONPATH')])
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / 'report.xml'
-        options = [
-            '-q',
-            '-p',
-            'no:cacheprovider',
-            '--continue-on-collection-errors',
-            '-o',
-            'addopts=',
-            f'--rootdir={where.resolve()}',
-            *plugin,
-        ]
-        command = [sys.executable, '-m', 'pytest', *options, f'--junitxml={report}', *arguments]
+        options = ['-q', '-p', 'no:cacheprovider', '--continue-on-collection-errors', '-o', 'addopts=', *plugin]
+        report_and_root = (f'--junitxml={report}', f'--rootdir={where.resolve()}')
+        command = [sys.executable, '-m', 'pytest', *options, *report_and_root, *arguments]
         environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
         done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
         if not report.is_file():

@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 FILES = [*(ROOT / 'bioattn_mm').rglob('*.py'), *(ROOT / 'tools').rglob('*.py'), ROOT / 'setup.py']
 MODULES = {'fcntl', 'resource', 'pwd', 'grp', 'termios'}
@@ -46,18 +44,3 @@ def test_nothing_needs_linux() -> None:
     # Started only where `start_worker` has found `sigwaitinfo`.
     assert found.pop('bioattn_mm/training/randomness.py') == ['signal.sigwaitinfo']
     assert not {path: names for path, names in found.items() if names}
-
-
-@pytest.mark.parametrize(
-    ('source', 'names'),
-    [
-        ('import resource', ['resource']),
-        ('try:\n    import fcntl\nexcept ImportError:\n    fcntl = None', []),
-        ('try:\n    pass\nexcept OSError:\n    os.fork()', ['os.fork']),
-        ("def f():\n    if hasattr(os, 'sched_getaffinity'):\n        os.sched_getaffinity(0)", []),
-        ("open('/proc/self/status')", ['/proc/self/status']),
-        ('x = (signal.SIGINT, signal.SIGHUP)', ['signal.SIGHUP']),
-    ],
-)
-def test_finds(source: str, names: list[str]) -> None:
-    assert linux_alone(source) == names

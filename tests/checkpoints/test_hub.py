@@ -113,9 +113,7 @@ def test_it_is_downloaded_once(hub: Path, monkeypatch: pytest.MonkeyPatch) -> No
     copy = fetch(path)
     monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
     assert fetch(path) == copy
-    with pytest.raises(
-        InputError, match='twice.pth: the hub cannot be reached, and the file is not in the cache; down'
-    ):
+    with pytest.raises(InputError, match='twice.pth: the hub cannot be reached, and the file is not in the cache'):
         fetch(f'hf://{REPOSITORY}/twice.pth')
 
 
@@ -135,22 +133,16 @@ def test_code_is_refused(hub: Path) -> None:
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize(
-    ('path', 'message'),
-    [
-        (
-            'hf://someone/x.pth',
-            'expected hf://OWNER/NAME/FILE or hf://OWNER/NAME@REVISION/FILE, got hf://someone/x.pth',
-        ),
-        (
-            'hf://someone/else/x.pth',
-            'there is no repository someone/else, or it is private and needs `hf auth login`',
-        ),
-        (f'hf://{REPOSITORY}/x.pth', f'cannot fetch hf://{REPOSITORY}/x.pth: {REPOSITORY} has no file x.pth'),
-        (f'hf://{REPOSITORY}@v2/x.pth', f'{REPOSITORY} has no revision v2'),
-        ('hf://some one/else/x.pth', 'cannot fetch hf://some one/else/x.pth: '),
-    ],
-)
+ABSENT = {
+    'hf://someone/x.pth': 'expected hf://OWNER/NAME/FILE or hf://OWNER/NAME@REVISION/FILE, got hf://someone/x.pth',
+    'hf://someone/else/x.pth': 'there is no repository someone/else, or it is private and needs `hf auth login`',
+    f'hf://{REPOSITORY}/x.pth': f'cannot fetch hf://{REPOSITORY}/x.pth: {REPOSITORY} has no file x.pth',
+    f'hf://{REPOSITORY}@v2/x.pth': f'{REPOSITORY} has no revision v2',
+    'hf://some one/else/x.pth': 'cannot fetch hf://some one/else/x.pth: ',
+}
+
+
+@pytest.mark.parametrize(('path', 'message'), ABSENT.items())
 def test_what_is_not_there(path: str, message: str, hub: Path) -> None:
     with pytest.raises(InputError) as error:
         fetch(path)
@@ -177,8 +169,6 @@ def test_a_tool_takes_it(hub: Path, workplace: Path, tool: InProcess) -> None:
     assert 'mIoU' in metrics_of_test(workplace / 'from_hub')
     line = tool.refused(workplace, 'train.py', CONFIG, '--mini', '--resume', f'hf://{REPOSITORY}/model.pth')
     assert 'holds weights but no state of a training' in line
-    line = tool.refused(workplace, 'test.py', CONFIG, f'hf://{REPOSITORY}/other.pth', '--mini')
-    assert line == f'error: cannot fetch hf://{REPOSITORY}/other.pth: {REPOSITORY} has no file other.pth'
 
 
 # In a new process: what the imports cost, either order, and huggingface_hub's own variables.
@@ -201,8 +191,6 @@ def test_in_a_new_process(repository: tuple[str, Path], tmp_path: Path, backbone
     torch.save(backbone.state_dict(), folder / 'fresh.pth')
     script = SCRIPT.replace('ARCH', repr(ARCH)).replace('REPOSITORY', REPOSITORY)
     environment = {**os.environ, 'HF_ENDPOINT': address, 'HF_HOME': str(tmp_path / 'home')}
-    printed = subprocess.run(
-        [sys.executable, '-c', script], env=environment, capture_output=True, text=True, check=True
-    )
-    assert float(printed.stdout) == 8
+    command = [sys.executable, '-c', script]
+    assert float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout) == 8
     assert list((tmp_path / 'home/hub').glob('models--someone--transnext/**/fresh.pth'))

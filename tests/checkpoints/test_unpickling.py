@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pickle
 from collections import OrderedDict
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from mmengine.logging import HistoryBuffer
 
 from bioattn_mm.checkpoints import read_checkpoint, read_state_dict
+from bioattn_mm.checkpoints.sharded import METADATA, write_rest
 from bioattn_mm.checkpoints.unpickling import code_refused, trust_checkpoints
 from bioattn_mm.errors import InputError
 
@@ -58,9 +60,7 @@ def test_what_mmengine_writes_is_read(tmp_path: Path) -> None:
 
 
 def test_a_program_is_refused_by_its_name(prepared: Path) -> None:
-    with pytest.raises(
-        InputError, match=r'prepared.pth holds more than weights: pathlib\.\S*, .* --trust-checkpoint'
-    ):
+    with pytest.raises(InputError, match=r'prepared.pth holds more than weights: pathlib\.\S*, .* --trust-check'):
         read_state_dict(str(prepared))
     assert not prepared.with_name('created').exists()
 
@@ -73,6 +73,17 @@ def test_getattr_is_for_statistics_alone(tmp_path: Path) -> None:
     torch.save(dict(state_dict=dict(a=torch.zeros(2)), meta=Escape()), tmp_path / 'x.pth')
     with pytest.raises(InputError, match='holds more than weights: getattr'):
         read_state_dict(str(tmp_path / 'x.pth'))
+
+
+def test_a_folder_is_read_as_safely(tmp_path: Path) -> None:
+    class Escape:
+        def __reduce__(self) -> tuple:
+            return torch.load, (str(tmp_path / 'x.pth'),)
+
+    (tmp_path / METADATA).write_bytes(pickle.dumps(Escape()))
+    write_rest(tmp_path, {})
+    with pytest.raises(InputError, match=r'holds more than weights: torch\.serialization\.load, '):
+        read_state_dict(str(tmp_path))
 
 
 def test_trust(prepared: Path) -> None:

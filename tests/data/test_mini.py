@@ -8,20 +8,17 @@ import pytest
 from bioattn_mm.data.mini import make_mini_datasets
 from bioattn_mm.errors import InputError
 
-from .conftest import NUM_TRAIN, NUM_VAL
-
-
-def contents(root):
-    return {path.relative_to(root): path.read_bytes() for path in root.rglob('*') if path.is_file()}
+from ..files import contents
 
 
 def make(out_dir, num_train=1, num_val=1, **kwargs):
     return make_mini_datasets(out_dir, num_train, num_val, progress=False, **kwargs)
 
 
-def test_same_bytes_on_every_run(mini, tmp_path):
-    make(tmp_path, NUM_TRAIN, NUM_VAL)
-    assert contents(tmp_path) == contents(mini['ade20k'].parent)
+def test_same_bytes_on_every_run(tmp_path):
+    for name in 'ab':
+        make(tmp_path / name, 2, 1)
+    assert contents(tmp_path / 'a') == contents(tmp_path / 'b')
 
 
 def test_another_seed_gives_other_images(mini, tmp_path):
@@ -44,10 +41,10 @@ def test_what_is_there_stays_and_what_is_missing_is_made(tmp_path, capsys):
 
 def test_foreign_folder_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / 'coco').mkdir()
-    (tmp_path / 'coco' / 'mine.txt').write_text('mine')
+    (tmp_path / 'coco/mine.txt').write_text('mine')
     with pytest.raises(InputError, match=r'coco holds something else than this miniature \(format None instead of'):
         make(tmp_path)
-    assert contents(tmp_path) == {(tmp_path / 'coco' / 'mine.txt').relative_to(tmp_path): b'mine'}
+    assert contents(tmp_path) == {'coco/mine.txt': b'mine'}
     assert list(tmp_path.iterdir()) == [tmp_path / 'coco']
 
 
@@ -83,6 +80,5 @@ def test_tool(root, tmp_path, tool):
     printed = tool(root, 'make_mini_datasets.py', *args)
     assert '% mIoU' in printed and 'train:' in printed and 'of 10 classes: balloon' in printed
     assert tool(root, 'make_mini_datasets.py', *args).count('exists already') == 3
-    assert tool.refused(tmp_path, 'make_mini_datasets.py', *args, '--seed', 5).startswith('error: ')
     (tmp_path / 'file').write_text('')
     assert tool.refused(tmp_path, 'make_mini_datasets.py', '--out-dir', tmp_path / 'file').startswith('error: ')

@@ -85,7 +85,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/export.md': {
         'Export': Run(but=SETS_UP),
         'Without PyTorch': NotRun('it installs packages; tests/package/check.sh does it'),
-        'Without PyTorch, 2': RunBy('tests/runtime/test_page.py'),
+        'Without PyTorch, 2': RunBy('tests/runtime/test_model.py'),
     },
     'docs/gallery.md': {
         'Analysis gallery': NotRun('it runs all blocks of the page'),

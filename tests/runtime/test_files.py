@@ -7,9 +7,7 @@ import pytest
 from bioattn_mm.errors import InputError
 from bioattn_mm.runtime.files import atomic_folder, atomic_path, atomic_write, partial_path, read_json
 
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+from ..files import contents
 
 
 def test_a_file(tmp_path: Path) -> None:
@@ -17,11 +15,11 @@ def test_a_file(tmp_path: Path) -> None:
     for text in (b'old', b'new'):
         with atomic_write(path) as file:
             file.write(text)
-    assert content(tmp_path) == dict(a=b'new')
+    assert contents(tmp_path) == dict(a=b'new')
     with pytest.raises(RuntimeError), atomic_write(path) as file:
         file.write(b'half')
         raise RuntimeError
-    assert content(tmp_path) == dict(a=b'new')
+    assert contents(tmp_path) == dict(a=b'new')
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -30,12 +28,12 @@ def test_a_folder(tmp_path: Path) -> None:
         with atomic_path(path) as partial:
             partial.mkdir()
             (partial / name).write_bytes(b'x')
-    assert content(tmp_path) == {'a/new': b'x'}
+    assert contents(tmp_path) == {'a/new': b'x'}
     with pytest.raises(RuntimeError), atomic_path(path) as partial:
         partial.mkdir()
         (partial / 'half').write_bytes(b'x')
         raise RuntimeError
-    assert content(tmp_path) == {'a/new': b'x'}
+    assert contents(tmp_path) == {'a/new': b'x'}
 
 
 def test_a_new_folder_holds_nothing_of_a_killed_run(tmp_path: Path) -> None:
@@ -43,7 +41,7 @@ def test_a_new_folder_holds_nothing_of_a_killed_run(tmp_path: Path) -> None:
     (partial_path(tmp_path / 'a') / 'half').write_bytes(b'x')
     with atomic_folder(tmp_path / 'a') as partial:
         (partial / 'whole').write_bytes(b'x')
-    assert content(tmp_path) == {'a/whole': b'x'}
+    assert contents(tmp_path) == {'a/whole': b'x'}
 
 
 @pytest.mark.parametrize(
