@@ -7,6 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 from PIL import Image
+from pycocotools import mask as coco_mask
+
+from bioattn_mm.data.formats.coco import CocoFile, mask_of, read_coco_file
+from bioattn_mm.data.formats.folders import OwnData
 
 CLASSES = ('bolt', 'nut', 'washer')
 # What is drawn of each class: R, G, B and the number of corners.
@@ -52,15 +56,9 @@ def coco(seeds: range, names: list[str]) -> dict:
         images.append(dict(id=image_id, file_name=name, height=image.shape[0], width=image.shape[1]))
         for label, points in objects:
             (left, top), (right, bottom) = points.min(0).tolist(), points.max(0).tolist()
-            annotations.append(
-                dict(
-                    id=len(annotations) + 1,
-                    image_id=image_id,
-                    category_id=5 * label + 2,
-                    bbox=[left, top, right - left, bottom - top],
-                    segmentation=[points.ravel().tolist()],
-                )
-            )
+            bbox, segmentation = [left, top, right - left, bottom - top], [points.ravel().tolist()]
+            references = dict(id=len(annotations) + 1, image_id=image_id, category_id=5 * label + 2)
+            annotations.append(dict(references, bbox=bbox, segmentation=segmentation))
     categories = [dict(id=5 * label + 2, name=name) for label, name in enumerate(CLASSES)]
     return dict(images=images, annotations=annotations, categories=categories)
 
@@ -130,13 +128,8 @@ def voc_xml(seed: int) -> str:
 
 def write_voc_folder(folder: Path, **splits: range) -> Path:
     """A folder with `JPEGImages`, `Annotations`, `ImageSets/Main` and label maps of objects and classes."""
-    for name in (
-        'Annotations',
-        'ImageSets/Main',
-        'ImageSets/Segmentation',
-        'SegmentationObject',
-        'SegmentationClass',
-    ):
+    folders = 'Annotations ImageSets/Main ImageSets/Segmentation SegmentationObject SegmentationClass'
+    for name in folders.split():
         (folder / name).mkdir(parents=True)
     for split, seeds in splits.items():
         names = [Path(name).stem for name in write_images(folder / 'JPEGImages', seeds)]
@@ -152,6 +145,36 @@ def write_voc_folder(folder: Path, **splits: range) -> Path:
             for kind, values in (('Object', numbers), ('Class', classes)):
                 Image.fromarray(values).save(folder / f'Segmentation{kind}/{name}.png')
     return folder
+
+
+def contents(own: OwnData) -> dict[str, CocoFile]:
+    """The files of annotations by split; the images of each are there."""
+    found = {split: read_coco_file(dataset['ann_file']) for split, dataset in own.datasets.items()}
+    for split, content in found.items():
+        folder = Path(own.datasets[split]['data_prefix']['img'])
+        assert not content.faults and all((folder / image.file_name).is_file() for image in content.images)
+    return found
+
+
+def objects_of(content: CocoFile) -> dict[str, list[tuple[str, np.ndarray, np.ndarray | None]]]:
+    """Class, box and mask, if there is one, of the objects by the name of their image."""
+    found = {Path(image.file_name).stem: [] for image in content.images}
+    images = {image.id: image for image in content.images}
+    names = {category.id: category.name for category in content.categories}
+    for each in content.annotations:
+        image, mask = images[each.image_id], mask_of(each)
+        if mask:
+            runs = coco_mask.frPyObjects(mask, image.height, image.width)[0] if isinstance(mask, list) else mask
+            mask = coco_mask.decode(runs)
+        found[Path(image.file_name).stem].append((names[each.category_id], np.array(each.bbox), mask))
+    return found
+
+
+def corners(document: dict) -> None:
+    """Write boxes of COCO's format as corners x1, y1, x2, y2."""
+    for each in document['annotations']:
+        x, y, width, height = each['bbox']
+        each['bbox'] = [x, y, x + width, y + height]
 
 
 def convert_images(folder: Path, write: Callable[[Path, np.ndarray], None], suffix: str = '.npy') -> Path:

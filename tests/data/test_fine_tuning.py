@@ -81,11 +81,7 @@ def test_configs_read_the_published_layout(name: str, tmp_path: Path) -> None:
     number = int(0.7 * sum(map(len, LABELS[name])))
     images = DATASETS.build({**published, 'data_root': str(tmp_path)})
     assert [sample['inputs'].shape for sample in images] == [(3, 224, 224)] * number
-    assert [config[f'{kind}_dataloader'].dataset.split for kind in ('train', 'val', 'test')] == [
-        'train',
-        'val',
-        'test',
-    ]
+    assert all(config[f'{kind}_dataloader'].dataset.split == kind for kind in ('train', 'val', 'test'))
 
 
 @pytest.mark.parametrize('name', ['gabvit-small', 'vit-relpos-small'])
@@ -138,12 +134,10 @@ def test_split_is_a_folder_of_imagenet_alone(name: str, tmp_path: Path, monkeypa
 def test_random_parts_are_apart(tmp_path: Path) -> None:
     pacs(tmp_path)
     parts = [dict(type='bioattn_mm.PACS', target='photo', split=split) for split in ('train', 'test')]
-    found = {
-        split: {sample['img_path'] for sample in RandomPart(str(tmp_path), parts, split).load_data_list()}
-        for split in ('train', 'val', 'test')
-    }
-    assert [len(paths) for paths in found.values()] == [19, 4, 4]  # of 28, as in the authors' script without the rest
-    assert len(set.union(*found.values())) == 27
+    datasets = [RandomPart(str(tmp_path), parts, split) for split in ('train', 'val', 'test')]
+    found = [{sample['img_path'] for sample in dataset} for dataset in datasets]
+    assert list(map(len, found)) == [19, 4, 4]  # of 28, as in the authors' script without the rest
+    assert len(set.union(*found)) == 27 and [dataset.test_mode for dataset in datasets] == [False, True, True]
 
 
 def test_first_classes_of_imagenet(tmp_path: Path) -> None:
@@ -175,6 +169,7 @@ def test_pacs_leaves_one_domain_out(tmp_path: Path) -> None:
     assert places[1] == [('photo', name) for name in PACS.CLASSES]
     assert places[0] == [(domain, name) for domain in DOMAINS if domain != 'photo' for name in PACS.CLASSES]
     assert np.unique([sample['gt_label'] for sample in train]).tolist() == list(range(7))
+    assert test.metainfo['classes'] == PACS.CLASSES and [train.test_mode, test.test_mode] == [False, True]
     with pytest.raises(InputError, match=r"the target of PACS must be one of art_painting, .* got 'painting'"):
         PACS(str(tmp_path), 'painting')
     (tmp_path / 'photo/dog/pic.jpg').unlink()

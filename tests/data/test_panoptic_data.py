@@ -36,6 +36,7 @@ def test_categories_are_mmdet_s() -> None:
     numbers = [category['id'] + 1 for category in INSTANCE_CATEGORIES]
     assert (numbers[:5], numbers[-5:]) == ([8, 9, 11, 13, 15], [145, 147, 148, 149, 150])
     assert (len(COCO_PANOPTIC), COCO_PANOPTIC[80]['id'], COCO_PANOPTIC[-1]['id']) == (133, 92, 200)
+    assert sum(category['id'] for category in COCO_PANOPTIC) == 11963
 
 
 def dataset_of(kind: type, root: Path, annotations: str, images: str) -> CocoDataset:

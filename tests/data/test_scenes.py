@@ -1,13 +1,55 @@
-"""The drawn images and their labels."""
+"""The drawn images and their labels: with chance, and with a generator in its place that always answers the same."""
 
 import numpy as np
 import pytest
 
 from bioattn_mm.data.mini import scenes
 from bioattn_mm.data.mini.objects import KINDS
-from bioattn_mm.data.mini.scenes import SURFACES, Scene, draw_object, draw_scene, noise, overlap
+from bioattn_mm.data.mini.scenes import (
+    SURFACES,
+    Scene,
+    developed,
+    draw_background,
+    draw_object,
+    draw_scene,
+    draw_single,
+    noise,
+    overlap,
+    propose,
+)
 
 WEIGHTS = dict.fromkeys(KINDS, 1)
+
+
+class FixedChance:
+    """Stands for a random generator whose streams numpy may change: a share of each range, and chequered noise."""
+
+    def __init__(self, share):
+        self.share = share
+
+    def uniform(self, low, high, size=()):
+        return np.full(size, low + self.share * (high - low))[()]
+
+    def integers(self, low, high):
+        return int(self.uniform(low, high))
+
+    def random(self):
+        return self.share
+
+    def choice(self, options, p=None):
+        return options[int(self.share * len(options))]
+
+    def normal(self, mean, deviation, size=()):
+        return np.full(size, mean + (2 * self.share - 1) * deviation)[()]
+
+    def standard_normal(self, shape, dtype):
+        return (np.indices(shape).sum(0) % 2 * 2 - 1).astype(dtype)
+
+
+def looks(scene, mask):
+    """Area, middle and mean colour."""
+    rows, columns = np.nonzero(mask)
+    return [len(rows), columns.mean(), rows.mean(), *scene.image[mask].mean(0)]
 
 
 def empty_scene(light_side=1):
@@ -43,20 +85,6 @@ def test_crowds(monkeypatch):
     crowds = [instance for scene in drawn for instance in scene.instances if instance.crowd]
     assert len(crowds) > 6
     assert all(KINDS[crowd.kind].crowds for crowd in crowds)
-
-
-@pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('size', [12, 90])
-def test_every_kind_has_its_size_and_place(kind, size):
-    scene = empty_scene()
-    draw_object(scene, np.random.default_rng(0), kind, 200, 200, size)
-    (instance,) = scene.instances
-    rows, columns = np.nonzero(instance.mask)
-    reach = 1.1 * np.hypot(KINDS[kind].half_width, 0.5) * size + 2
-    assert 0.6 * size < rows.max() - rows.min() <= 2 * reach
-    # It turns about its middle.
-    assert np.hypot(rows - (200 - size / 2), columns - 200).max() <= reach
-    assert np.isfinite(scene.image).all()
 
 
 def test_objects_in_front_hide_those_behind():
@@ -95,3 +123,80 @@ def test_noise_has_mean_zero_and_unit_range():
     values = noise(np.random.default_rng(0), 200, 180, 40, 36)
     assert values.dtype == np.float32 and values.shape == (200, 180)
     assert abs(values.mean()) < 0.1 and 0.2 < values.std() < 0.7
+
+
+# As `looks` finds them: area, column, row, red, green and blue.
+KIND_LOOKS = {
+    'broadleaf': (1.016e04, 199.6, 111.4, 111.9, 146.7, 66.16),
+    'conifer': (5964, 200.1, 136.5, 45.39, 94.3, 67.69),
+    'house': (2.26e04, 198, 135.4, 160.1, 126.1, 109.3),
+    'car': (3.346e04, 211.8, 129.8, 169.4, 147.2, 89.36),
+    'boat': (1.096e04, 201.6, 143.7, 192.8, 152.9, 124.4),
+    'flag': (7137, 157.5, 98.17, 189, 149.7, 114.2),
+    'beach ball': (1.713e04, 200, 125, 232.1, 204.8, 151.9),
+    'football': (1.712e04, 200, 125, 186.5, 184.9, 181.1),
+    'umbrella': (8736, 198.2, 95.34, 221.4, 190.3, 125.5),
+    'kite': (5056, 195.8, 106, 198.1, 140.4, 89.22),
+    'stop sign': (5615, 199.6, 97.31, 206, 119.2, 114),
+    'traffic light': (4658, 199.9, 104.9, 99.03, 90.62, 75.07),
+    'hydrant': (9325, 200, 127.5, 207.4, 75.68, 47.61),
+    'surfboard': (6203, 200.2, 128, 213.5, 169.5, 113.4),
+    'balloon': (9478, 199.7, 109, 194.9, 146.4, 108.8),
+    'lighthouse': (4979, 200.2, 138.8, 216.5, 190.9, 135.3),
+    'daisy': (6143, 198.5, 108.1, 211.9, 208.9, 171.5),
+}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_every_kind_is_drawn_as_ever(kind):
+    scene = empty_scene()
+    draw_object(scene, FixedChance(0.3), kind, 200, 200, 150)
+    scene.image *= 255
+    assert looks(scene, scene.instances[0].mask) == pytest.approx(KIND_LOOKS[kind], rel=0.01)
+
+
+SURFACE_LOOKS = {
+    ('pasture', 0.1, 'sky'): (5077, 84, 14.9, 117.8, 158.5, 187.8),
+    ('pasture', 0.1, 'mountain'): (2528, 84, 36.26, 156.4, 173.8, 182.4),
+    ('pasture', 0.1, 'grass'): (1.521e04, 84, 89.5, 97.35, 146.9, 64.66),
+    ('farm', 0.1, 'grass'): (636, 40, 48.4, 131.8, 171.4, 114.4),
+    ('farm', 0.1, 'field'): (1.457e04, 85.92, 91.29, 200.7, 161.6, 63.22),
+    ('coast', 0.1, 'sea'): (5880, 77.48, 62.27, 53.63, 123.5, 151.6),
+    ('coast', 0.1, 'sand'): (9330, 88.11, 106.7, 198.2, 181.1, 140.8),
+    ('street', 0.1, 'grass'): (1.142e04, 84, 89.17, 99.02, 147.7, 67.57),
+    ('street', 0.1, 'road'): (3788, 84, 90.5, 117.4, 118.4, 118.3),
+    ('pasture', 0.8, 'sky'): (2.038e04, 118, 42.5, 182.6, 198.3, 200.2),
+    ('pasture', 0.8, 'grass'): (2.37e04, 118, 135.5, 147, 169.3, 83.03),
+    ('farm', 0.8, 'grass'): (4022, 131.2, 94.45, 180, 191.6, 114.6),
+    ('farm', 0.8, 'field'): (1.968e04, 115.3, 143.9, 172.1, 116.4, 73.1),
+    ('coast', 0.8, 'sea'): (1.326e04, 122, 113.6, 68.59, 120, 151.6),
+    ('coast', 0.8, 'sand'): (1.044e04, 112.9, 163.3, 218.6, 198.1, 162.9),
+    ('street', 0.8, 'grass'): (1.612e04, 118, 125.2, 152.2, 173.6, 87.57),
+    ('street', 0.8, 'road'): (7584, 118, 157.5, 111.4, 109.7, 108.2),
+}
+
+
+@pytest.mark.parametrize(('name', 'share', 'surface'), SURFACE_LOOKS)
+def test_every_scene_is_drawn_as_ever(name, share, surface):
+    scene, light = draw_background(FixedChance(share), [name])
+    developed(scene, FixedChance(share), light)
+    found = looks(scene, scene.surface == SURFACES.index(surface))
+    assert found == pytest.approx(SURFACE_LOOKS[name, share, surface], rel=0.01)
+
+
+def test_a_single_object_fills_much_of_its_image():
+    scene = draw_single(FixedChance(0.8), 'flag')
+    assert looks(scene, scene.instances[0].mask) == pytest.approx((6726, 185.9, 76.1, 162.5, 153.9, 133.2), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'share', 'place'),
+    [
+        ('kite', 0.1, (49.6, 49.5, 33)),
+        ('kite', 0.8, (312.8, 81, 54)),
+        ('house', 0.1, (49.6, 124.8, 47.8)),
+        ('hydrant', 0.8, (312.8, 256.4, 80.5)),
+    ],
+)
+def test_near_objects_are_large(kind, share, place):
+    assert propose(empty_scene(), FixedChance(share), kind) == pytest.approx(place, rel=0.01)

@@ -31,6 +31,7 @@ from bioattn_mm.training.config.shards import shuffle_shards
 
 from ..tools.running import InProcess
 from ..tools.small_images import NO_WORKERS, small_training
+from .samples import assert_same_annotations
 
 CONFIGS = dict(
     ade='configs/transnext/upernet_micro_ade20k.py',
@@ -84,21 +85,6 @@ def build(name: str, shards: Path | None = None, split: str = 'train') -> BaseDa
     return build_dataset(next(find_datasets(config[key])))
 
 
-def assert_same(first: object, second: object) -> None:
-    """Packed samples have the same image, annotations and meta information."""
-    assert torch.equal(first['inputs'], second['inputs'])
-    samples = first['data_samples'], second['data_samples']
-    assert samples[0].metainfo == samples[1].metainfo
-    if 'gt_sem_seg' in samples[0]:
-        maps = [next(iter(sample.gt_sem_seg.values())) for sample in samples]
-        assert torch.equal(*maps)
-    if 'gt_instances' in samples[0]:
-        instances = [sample.gt_instances for sample in samples]
-        assert torch.equal(*(each.labels for each in instances))
-        assert torch.equal(*(each.bboxes.tensor for each in instances))
-        assert np.array_equal(*(each.masks.masks for each in instances))
-
-
 def test_the_samples_of_the_files_from_few_open_files(name: str, shards: Path, opened: Callable) -> None:
     loose, packed = build(name), build(name, shards)
     assert len(loose) == len(packed) > 100
@@ -107,7 +93,8 @@ def test_the_samples_of_the_files_from_few_open_files(name: str, shards: Path, o
         for dataset in (loose, packed):
             seed_everything(3, index)
             samples.append(dataset[index])
-        assert_same(*samples)
+        assert torch.equal(*(sample['inputs'] for sample in samples))
+        assert_same_annotations(*(sample['data_samples'] for sample in samples))
     packed.pipeline.transforms = packed.pipeline.transforms[:1]  # which reads the image's file
     with opened() as files:
         for index in range(len(packed)):

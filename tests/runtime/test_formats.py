@@ -12,9 +12,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from bioattn_mm.data.formats.arguments import DataArguments
-from bioattn_mm.data.formats.coco import mask_of, read_coco_file
 from bioattn_mm.data.formats.detectors import read_objects
-from bioattn_mm.data.formats.folders import OwnData
 from bioattn_mm.data.formats.label_maps import read_label_map, read_masks
 from bioattn_mm.errors import InputError
 from bioattn_mm.inference import Prediction
@@ -22,6 +20,8 @@ from bioattn_mm.inference import results as inference
 from bioattn_mm.runtime.formats import check_formats, outline
 from bioattn_mm.runtime.predictions import Classification, Detections, Segmentation
 from bioattn_mm.runtime.results import Results
+
+from ..own_folders import contents, objects_of
 
 CLASSES = ('bolt', 'nut: "small"', 'Müller')
 SIZES = {'a': (61, 83), 'b': (40, 37), 'c.d': (50, 50)}
@@ -56,31 +56,6 @@ def write(folder: Path, task: str, results: dict[str, object], images: str, **op
     return folder
 
 
-def read_back(own: OwnData) -> dict[str, Detections]:
-    """The objects of own data, all of them, in the order of their files."""
-    assert own.classes == CLASSES
-    found = {}
-    for dataset in own.datasets.values():
-        content = read_coco_file(dataset['ann_file'])
-        assert not content.faults
-        for image in content.images:
-            objects = [each for each in content.annotations if each.image_id == image.id]
-            boxes = np.array([each.bbox for each in objects]).reshape(-1, 4)
-            segmentations = [mask_of(each) for each in objects]
-            masks = None
-            if all(segmentations) and objects:
-                runs = [
-                    coco_mask.frPyObjects(each, image.height, image.width)[0] if isinstance(each, list) else each
-                    for each in segmentations
-                ]
-                masks = np.stack([coco_mask.decode(each).astype(bool) for each in runs])
-                assert np.allclose([each.area for each in objects], masks.sum((1, 2)), atol=1e-3)
-            boxes[:, 2:] += boxes[:, :2]
-            labels = [each.category_id - 1 for each in objects]
-            found[image.file_name.removesuffix('.png')] = Detections(boxes, None, np.array(labels), masks)
-    return found
-
-
 @pytest.mark.parametrize('with_masks', [False, True], ids=['boxes', 'masks'])
 def test_detections_are_read_back(with_masks: bool, tmp_path: Path) -> None:
     written = {stem: detections(seed, size, with_masks) for seed, (stem, size) in enumerate(SIZES.items())}
@@ -88,14 +63,19 @@ def test_detections_are_read_back(with_masks: bool, tmp_path: Path) -> None:
     folder = write(tmp_path / 'found', 'detection', written, 'images', formats=['yolo'])
     assert not (folder / 'predictions.json').exists()
     own = read_objects(DataArguments(str(folder)), with_mask=with_masks)
-    found = read_back(own)
+    assert own.classes == CLASSES
+    files = contents(own).values()
+    found = {stem: objects for content in files for stem, objects in objects_of(content).items()}
     assert set(found) == set(written)
     for stem, result in written.items():
         order = result.best_first()
-        assert found[stem].labels.tolist() == result.labels[order].tolist()
-        np.testing.assert_allclose(found[stem].boxes, result.boxes[order], atol=1e-5)
-        if with_masks and order:
-            assert (found[stem].masks == result.masks[order]).all()
+        assert [name for name, _, _ in found[stem]] == [CLASSES[label] for label in result.labels[order]]
+        for (_, box, mask), index in zip(found[stem], order, strict=True):
+            np.testing.assert_allclose([*box[:2], *(box[:2] + box[2:])], result.boxes[index], atol=1e-5)
+            assert (mask == result.masks[index]).all() if with_masks else mask is None
+    for content in files if with_masks else ():
+        pixels = sorted(mask.sum() for objects in objects_of(content).values() for *_, mask in objects)
+        np.testing.assert_allclose(sorted(each.area for each in content.annotations), pixels, atol=1e-3)
 
 
 def test_label_maps_are_read_back(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from PIL import Image
 
 from bioattn_mm.data.inspection import Inspection
 
-from ..data.formats.exporter_folders import corners
-from ..own_folders import write_coco_folder, write_mask_folder
+from ..own_folders import corners, write_coco_folder, write_mask_folder
 from .running import ROOT, InProcess, read_csv, run
 
 TOOL = 'inspect_data.py'

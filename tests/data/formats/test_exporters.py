@@ -16,29 +16,102 @@ from bioattn_mm.data.formats.coco import likeness, read_coco_file
 from bioattn_mm.data.formats.detectors import read_objects
 from bioattn_mm.data.formats.folders import OwnData, by_split, split_of_name
 from bioattn_mm.data.formats.label_maps import read_masks, without_channels
+from bioattn_mm.data.image_files import spread
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.data_check import check_annotations
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import build_dataset
 
-from .exporter_folders import (
-    BOX,
-    POLYGON,
-    corners,
-    corners_alone,
-    picture,
-    shares,
-    swapped,
-    text,
-    turned,
-    write_classes,
-    write_coco,
-    write_masks,
-    write_voc,
-    write_yolo,
-)
+from ...own_folders import corners
 
 DETECTOR, SEGMENTOR = (str(Path(__file__).parents[2] / f'tools/{name}_small.py') for name in ('mask_rcnn', 'upernet'))
+SIZE = WIDTH, HEIGHT = (96, 64)
+BOX, POLYGON = '0 .4 .4 .3 .3\n', '1 .1 .1 .5 .1 .5 .6 .1 .6\n'
+
+
+def picture(path: Path, **options: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', SIZE, 'red').save(path, **options)
+    return path
+
+
+def turned() -> Image.Exif:
+    """EXIF data of a camera that was held upright."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+def text(path: Path, content: str, encoding: str = 'utf-8') -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode(encoding))
+
+
+def write_coco(folder: Path, change: Callable = lambda document: None, name: str = 'annotations.json') -> Path:
+    """Six images with a bolt and a nut each, whose file is changed before it is written."""
+    images = [dict(id=i + 1, file_name=f'{i:03}.jpg', width=SIZE[0], height=SIZE[1]) for i in range(6)]
+    boxes = [(i, k, [5 + 10 * k + i, 6 + 8 * k, 30, 20]) for i in range(6) for k in range(2)]
+    annotations = [
+        dict(
+            id=1 + 2 * i + k, image_id=i + 1, category_id=k + 1, bbox=[x, y, w, h], area=w * h, iscrowd=0,
+            segmentation=[[x, y, x + w, y, x + w, y + h, x, y + h]],
+        )
+        for i, k, (x, y, w, h) in boxes
+    ]  # fmt: skip
+    categories = [dict(id=1, name='bolt'), dict(id=2, name='nut')]
+    document = dict(images=images, annotations=annotations, categories=categories)
+    for image in images:
+        picture(folder / image['file_name'])
+    change(document)
+    text(folder / name, json.dumps(document))
+    return folder
+
+
+def write_yolo(folder: Path, labels: str, names: str | None = '[bolt, nut]', image: str = 'images/train') -> Path:
+    for number in range(4):
+        picture(folder / image / f'{number:03}.jpg')
+        text(folder / image.replace('images', 'labels') / f'{number:03}.txt', labels)
+    if names:
+        text(folder / 'data.yaml', f'train: {image}\nval: {image}\nnames: {names}\n')
+    return folder
+
+
+def write_voc(folder: Path, names: str, encoding: str = 'utf-8', head: str = '', label: str = 'bolt') -> Path:
+    for name in names.split():
+        picture(folder / f'JPEGImages/{name}.jpg')
+        corners = '<xmin>21</xmin><ymin>11</ymin><xmax>50</xmax><ymax>30</ymax>'
+        thing = f'<object><name>{label}</name><bndbox>{corners}</bndbox></object>'
+        size = f'<size><width>{SIZE[0]}</width><height>{SIZE[1]}</height></size>'
+        content = f'{head}<annotation><filename>{name}.jpg</filename>{size}{thing}</annotation>'
+        text(folder / f'Annotations/{name}.xml', content, encoding)
+    return folder
+
+
+def write_masks(folder: Path, splits: str, classes: str = 'background\npolyp\n') -> Path:
+    labels = np.zeros(SIZE[::-1], np.uint8)
+    labels[10:40, 20:60] = 1
+    for split in splits.split():
+        for number in range(3):
+            picture(folder / f'images/{split}/{number}.jpg')
+            (folder / f'masks/{split}').mkdir(parents=True, exist_ok=True)
+            Image.fromarray(labels).save(folder / f'masks/{split}/{number}.png')
+    text(folder / 'classes.txt', classes)
+    return folder
+
+
+def write_classes(folder: Path, splits: str = '.', classes: str = 'glioma notumor') -> Path:
+    for split in splits.split():
+        for name in classes.split():
+            for number in range(3):
+                picture(folder / split / name / f'{number}.jpg')
+    return folder
+
+
+def corners_alone(document: dict) -> None:
+    corners(document)
+    for each in document['annotations']:
+        del each['segmentation'], each['area']
+        each['bbox'] = [value + shift for value, shift in zip(each['bbox'], (40, 20, 40, 20))]
 
 
 def detector(folder: Path, with_mask: bool = False) -> OwnData:
@@ -251,28 +324,65 @@ def test_folders_of_another_machine_in_file_names(before: str, tmp_path: Path) -
     assert 'left out' in ' '.join(own.notes)
 
 
+def test_entries_that_are_looked_at_are_spread() -> None:
+    assert [spread(10, most) for most in (4, 10, None)] == [[0, 3, 6, 9], [*range(10)], [*range(10)]]
+
+
 def double(document: dict) -> None:
     document['annotations'] += [dict(each, id=each['id'] + 100) for each in document['annotations']]
 
 
-MASKS_OUTSIDE = '10 of 10 annotations: mask outside its box, such as annotation 1 of the image 000.jpg'
-# A change of most entries, and what is said of it before a training.
+def rewritten(kind: str, rule: Callable, number: int) -> Callable:
+    """A change of the boxes, (x, y, width, height), or of the points of the polygons of some annotations."""
+
+    def change(document: dict) -> None:
+        for each in document['annotations'][:number]:
+            if kind == 'boxes':
+                each['bbox'] = list(rule(*each['bbox']))
+            else:
+                points = np.reshape(each['segmentation'], (-1, 2)).tolist()
+                each['segmentation'] = [[value for point in points for value in rule(*point)]]
+
+    return change
+
+
 LOOKS = {
+    'boxes look like corners x1, y1, x2, y2 (': lambda x, y, w, h: (x, y, x + w, y + h),
+    'boxes look like corners x1, y1, x2, y2 in place of centre and size (': lambda x, y, w, h: (
+        (x - w) / 2, (y - h) / 2, x + w, y + h,
+    ),
+    'boxes look like shares of the width and height of the image (': lambda x, y, w, h: (
+        x / WIDTH, y / HEIGHT, w / WIDTH, h / HEIGHT,
+    ),
+    'boxes look like width and height in place of the second corner (': lambda x, y, w, h: (x, y, w - x, h - y),
+    'boxes look like centres x, y with width and height (': lambda x, y, w, h: (x + w / 2, y + h / 2, w, h),
+    'polygons look as if x and y were exchanged (': lambda x, y: (y, x),
+    'polygons look like shares of the width and height of the image (': lambda x, y: (x / WIDTH, y / HEIGHT),
+    'polygons look as if they were of an image 2 times as large (': lambda x, y: (2 * x, 2 * y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(('said', 'rule'), LOOKS.items(), ids=LOOKS)
+def test_what_most_entries_look_like(said: str, rule: Callable, tmp_path: Path) -> None:
+    for number in (7, 9):  # of 12, two thirds of which are most
+        change = rewritten(said.split()[0], rule, number)
+        found = likeness(read_coco_file(write_coco(tmp_path, change) / 'annotations.json'))
+        assert [line.startswith(f'{said}9 of 12 objects)') for line in found] == [True] * (number == 9), found
+
+
+MASKS_OUTSIDE = '10 of 10 annotations: mask outside its box, such as annotation 1 of the image 000.jpg'
+SWAPPED = 'polygons look as if x and y were exchanged ('
+OF_TRAINING = {
     'corners': (corners, ['boxes look like corners x1, y1, x2, y2 (', 'bioattn inspect-data']),
-    'shares': (shares, ['boxes look like shares of the width and height of the image (']),
-    'swapped': (swapped, ['polygons look as if x and y were exchanged (', MASKS_OUTSIDE, 'bioattn inspect-data']),
+    'swapped': (rewritten('polygons', LOOKS[SWAPPED], 12), [SWAPPED, MASKS_OUTSIDE, 'bioattn inspect-data']),
     'doubled': (double, ['10 of 20 annotations: annotation twice, such as annotation 101']),
 }
 
 
-@pytest.mark.parametrize(('change', 'looks'), LOOKS.values(), ids=LOOKS)
-def test_what_most_entries_look_like(change: Callable, looks: list[str], tmp_path: Path) -> None:
-    try:
-        said = training_says(write_coco(tmp_path, change))
-    except InputError as error:  # boxes of less than a pixel are not trained on, and there are no others
-        said = [str(error)]
-        assert change is shares
-    assert all(look in '\n'.join(said) for look in looks), said
+@pytest.mark.parametrize(('change', 'looks'), OF_TRAINING.values(), ids=OF_TRAINING)
+def test_what_is_said_before_a_training(change: Callable, looks: list[str], tmp_path: Path) -> None:
+    said = '\n'.join(training_says(write_coco(tmp_path, change)))
+    assert all(look in said for look in looks), said
 
 
 def test_corners_without_masks(tmp_path: Path) -> None:

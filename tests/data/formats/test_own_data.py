@@ -19,7 +19,7 @@ from bioattn_mm.data.formats.label_maps import labels_of_colours, read_masks
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.own_data import keep_data_files
-from bioattn_mm.training.config.pipelines import build_dataset
+from bioattn_mm.training.config.pipelines import build_dataset, find_datasets
 
 from ...own_folders import CLASSES, MASK_CLASSES, coco, labels, write_coco_folder, write_images, write_mask_folder
 
@@ -27,6 +27,16 @@ ROOT = Path(__file__).parents[3]
 SEGMENTOR = str(ROOT / 'tests/tools/upernet_small.py')
 NUM_IMAGES = 8
 SEEDS, VAL_SEEDS = range(NUM_IMAGES), range(50, 54)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    return write_coco_folder(tmp_path / 'parts', SEEDS)
+
+
+@pytest.fixture
+def scenes(tmp_path: Path) -> Path:
+    return write_mask_folder(tmp_path / 'scenes', SEEDS)
 
 
 def detection(data: Path | None = None, **arguments: Path) -> OwnData:
@@ -54,50 +64,47 @@ def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content))
 
 
+def write_splits(folder: Path, images: str, annotations: str, before: str = '', **splits: range) -> None:
+    """A folder of images and a file of annotations for each split, with its name for `{}`."""
+    for split, seeds in splits.items():
+        names = [before.format(split) + name for name in write_images(folder / images.format(split), seeds)]
+        write_json(folder / annotations.format(split), coco(seeds, names))
+
+
 def coco_2017(folder: Path) -> None:
     """As the real COCO, with the other files that it has."""
-    for split, seeds in (('train', SEEDS), ('val', VAL_SEEDS)):
-        names = write_images(folder / f'{split}2017', seeds)
-        for kind in ('captions', 'instances', 'person_keypoints'):
-            write_json(folder / f'annotations/{kind}_{split}2017.json', coco(seeds, names))
+    for kind in ('captions', 'instances', 'person_keypoints'):
+        write_splits(folder, '{}2017', f'annotations/{kind}_{{}}2017.json', train=SEEDS, val=VAL_SEEDS)
     write_json(folder / 'annotations/image_info_test2017.json', dict(images=[]))
 
 
 def images_by_split(folder: Path) -> None:
     """Images of the same names in both splits."""
-    for split, seeds in (('train', SEEDS), ('val', SEEDS[:4])):
-        names = write_images(folder / 'images' / split, seeds)
-        write_json(folder / f'annotations/{split}.json', coco(seeds, names))
+    write_splits(folder, 'images/{}', 'annotations/{}.json', train=SEEDS, val=SEEDS[:4])
 
 
 def images_together(folder: Path) -> None:
-    write_json(folder / 'annotations/instances_train.json', coco(SEEDS, write_images(folder / 'images', SEEDS)))
-    write_json(
-        folder / 'annotations/instances_validation.json', coco(VAL_SEEDS, write_images(folder / 'images', VAL_SEEDS))
-    )
+    write_splits(folder, 'images', 'annotations/instances_{}.json', train=SEEDS, validation=VAL_SEEDS)
 
 
 def roboflow(folder: Path) -> None:
     """As Roboflow exports: the annotations beside the images, a category for all others, a test split."""
-    for split, seeds in (('train', SEEDS), ('valid', VAL_SEEDS), ('test', range(60, 62))):
-        content = coco(seeds, write_images(folder / split, seeds))
-        categories = [dict(id=0, name='parts', supercategory='none')]
-        categories += [dict(category, supercategory='parts') for category in content['categories']]
-        write_json(folder / split / '_annotations.coco.json', {**content, 'categories': categories})
+    write_splits(folder, '{}', '{}/_annotations.coco.json', train=SEEDS, valid=VAL_SEEDS, test=range(60, 62))
+    for path in folder.glob('*/*.json'):
+        parts = [dict(each, supercategory='parts') for each in json.loads(path.read_text())['categories']]
+        change(path.parent, path.name, categories=[dict(id=0, name='parts', supercategory='none'), *parts])
 
 
-def json_per_split(folder: Path) -> None:
-    """File names with the folder in them."""
-    for split, seeds in (('train', SEEDS), ('val', VAL_SEEDS)):
-        names = [f'{split}/{name}' for name in write_images(folder / split, seeds)]
-        write_json(folder / f'{split}.json', coco(seeds, names))
+def folders_in_names(folder: Path) -> None:
+    write_splits(folder, '{}', '{}.json', '{}/', train=SEEDS, val=VAL_SEEDS)
 
 
-COCO_LAYOUTS = (coco_2017, images_by_split, images_together, roboflow, json_per_split)
+COCO_LAYOUTS = (coco_2017, images_by_split, images_together, roboflow, folders_in_names)
 
 
 def images_of(dataset: dict) -> list[Path]:
     """The files that a dataset of mmdet or mmseg would load, all of which must exist."""
+    assert [*find_datasets(dataset)] == [dataset]  # where a training looks for the folders of its data
     init_default_scope('mmdet' if dataset['type'] == 'CocoDataset' else 'mmseg')
     dataset = dict(dataset, pipeline=[], metainfo=dict(classes=CLASSES, palette=[(0, 0, i) for i in range(3)]))
     built = DATASETS.build(dataset)
@@ -114,6 +121,7 @@ def test_layouts_of_coco(write: Callable, tmp_path: Path) -> None:
     train, val = (images_of(own.datasets[split]) for split in ('train', 'val'))
     assert len(train) == NUM_IMAGES and len(val) == 4 and not set(train) & set(val)
     assert ('test' in own.datasets) == (write is roboflow)
+    assert not any('numbered' in note for note in own.notes)
 
 
 def test_a_single_file_is_split_at_random_and_always_the_same(tmp_path: Path) -> None:
@@ -157,25 +165,20 @@ def test_what_mmdet_needs_is_made_up_for(tmp_path: Path) -> None:
     assert len({each['id'] for each in written}) == len(written)
 
 
-def test_a_box_without_area_is_as_large_as_a_box_can_be(tmp_path: Path) -> None:
+def test_a_box_without_area_is_as_large_as_a_box_can_be(parts: Path) -> None:
     """The copy with its area is read, too: the entry of which something is said is one of the file."""
-    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
-    content = json.loads((folder / 'annotations.json').read_text())
-    content['annotations'][0]['bbox'] = [0, 0, 1e12, 1e12]
-    change(folder, annotations=content['annotations'])
-    own = detection(folder)
-    for dataset in own.datasets.values():
+    first, *others = json.loads((parts / 'annotations.json').read_text())['annotations']
+    change(parts, annotations=[dict(first, bbox=[0, 0, 1e12, 1e12]), *others])
+    for dataset in detection(parts).datasets.values():
         assert not read_coco_file(dataset['ann_file']).faults
 
 
-def test_training_and_validation_data_in_two_places(tmp_path: Path) -> None:
-    first = write_coco_folder(tmp_path / 'first', SEEDS)
+def test_training_and_validation_data_in_two_places(parts: Path, tmp_path: Path) -> None:
     second = write_coco_folder(tmp_path / 'second', VAL_SEEDS)
-    for train, val in ((first, second), (first / 'annotations.json', second / 'annotations.json')):
+    for train, val in ((parts, second), (parts / 'annotations.json', second / 'annotations.json')):
         own = detection(train_data=train, val_data=val)
         assert [len(images_of(own.datasets[split])) for split in ('train', 'val')] == [NUM_IMAGES, 4]
-    own = detection(val_data=second)
-    assert list(own.datasets) == ['val']
+    assert list(detection(val_data=second).datasets) == ['val']
 
 
 def change(folder: Path, name: str = 'annotations.json', **keys: object) -> None:
@@ -183,17 +186,25 @@ def change(folder: Path, name: str = 'annotations.json', **keys: object) -> None
     write_json(path, {**json.loads(path.read_text()), **keys})
 
 
+def link_to_nothing(folder: Path) -> None:
+    (folder / 'annotations.json').unlink()
+    (folder / 'annotations.json').symlink_to('gone.json')
+
+
+def empty_test_split(folder: Path) -> None:
+    (folder / 'annotations.json').rename(folder / 'test.json')
+    change(folder, 'test.json', annotations=[])
+
+
+BOX = dict(id=1, image_id=10, category_id=2)  # but for the box
 BAD_COCO = {
-    'nothing there': (lambda folder: shutil.rmtree(folder), '--data not found: .*parts'),
+    'nothing there': (shutil.rmtree, '--data not found: .*parts'),
     'no JSON': (
         lambda folder: (folder / 'annotations.json').unlink(),
         r"no annotations in COCO's format in .*parts: looked for \*.json, annotations/\*.json",
     ),
     'a link to nothing': (
-        lambda folder: (
-            (folder / 'annotations.json').rename(folder / 'moved')
-            and (folder / 'annotations.json').symlink_to('gone.json')
-        ),
+        link_to_nothing,
         "no annotations in COCO's format in .*annotations.json is a link to gone.json, which is not there",
     ),
     'another JSON': (lambda folder: write_json(folder / 'annotations.json', [1]), "no annotations in COCO's format"),
@@ -207,20 +218,12 @@ BAD_COCO = {
     ),
     'no images in the file': (lambda folder: change(folder, images=[]), 'annotations.json has no images'),
     'no categories': (lambda folder: change(folder, categories=[]), 'has no categories'),
-    'a test split without annotations alone': (
-        lambda folder: (
-            (folder / 'annotations.json').rename(folder / 'test.json') and change(folder, 'test.json', annotations=[])
-        ),
-        'test.json has no annotations, and there are no other data',
-    ),
+    'a test split alone': (empty_test_split, 'test.json has no annotations, and there are no other da'),
     'boxes alone': (
-        lambda folder: change(folder, annotations=[dict(id=1, image_id=10, category_id=2, bbox=[1, 1, 9, 9])]),
+        lambda folder: change(folder, annotations=[dict(BOX, bbox=[1, 1, 9, 9])]),
         'has boxes without segmentations, and this model learns masks: take a config that detects boxes',
     ),
-    'annotation without box': (
-        lambda folder: change(folder, annotations=[dict(id=1, image_id=10, category_id=2)]),
-        'annotations.json: annotation 1: no bbox',
-    ),
+    'no box': (lambda folder: change(folder, annotations=[BOX]), 'annotations.json: annotation 1: no bbox'),
     'category twice': (
         lambda folder: change(folder, categories=[dict(id=i, name='bolt') for i in (2, 7)]),
         "has 2 categories 'bolt', expected one",
@@ -229,19 +232,16 @@ BAD_COCO = {
 
 
 @pytest.mark.parametrize(('damage', 'message'), BAD_COCO.values(), ids=BAD_COCO)
-def test_coco_that_is_refused(damage: Callable, message: str, tmp_path: Path) -> None:
-    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
-    damage(folder)
+def test_coco_that_is_refused(damage: Callable, message: str, parts: Path) -> None:
+    damage(parts)
     with pytest.raises(InputError, match=message):
-        detection(folder)
+        detection(parts)
 
 
-def test_a_class_without_objects_that_is_its_own_supercategory(tmp_path: Path) -> None:
-    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
-    content = json.loads((folder / 'annotations.json').read_text())
-    categories = [*content['categories'], dict(id=99, name='screw', supercategory='screw')]
-    change(folder, categories=categories)
-    assert detection(folder).classes[-1] == 'screw'
+def test_a_class_without_objects_that_is_its_own_supercategory(parts: Path) -> None:
+    categories = json.loads((parts / 'annotations.json').read_text())['categories']
+    change(parts, categories=[*categories, dict(id=99, name='screw', supercategory='screw')])
+    assert detection(parts).classes[-1] == 'screw'
 
 
 def test_validation_data_of_other_classes(tmp_path: Path) -> None:
@@ -252,23 +252,21 @@ def test_validation_data_of_other_classes(tmp_path: Path) -> None:
         detection(tmp_path)
 
 
-MASK_LAYOUTS = [
-    ('images/train', 'masks/train', 'images/val', 'masks/val'),
-    ('images/training', 'annotations/training', 'images/validation', 'annotations/validation'),
-    ('train/images', 'train/labels', 'valid/images', 'valid/labels'),
-    ('img_dir/train', 'ann_dir/train', 'img_dir/val', 'ann_dir/val'),
+MASK_LAYOUTS = [  # of images and label maps for training and validation
+    'images/train masks/train images/val masks/val',
+    'images/training annotations/training images/validation annotations/validation',
+    'train/images train/labels valid/images valid/labels',
+    'img_dir/train ann_dir/train img_dir/val ann_dir/val',
 ]
 
 
-@pytest.mark.parametrize('layout', MASK_LAYOUTS, ids=lambda layout: layout[1].replace('/', '-'))
-def test_layouts_of_masks(layout: tuple[str, ...], tmp_path: Path) -> None:
-    train = write_mask_folder(tmp_path / 'a', SEEDS)
-    val = write_mask_folder(tmp_path / 'b', VAL_SEEDS)
-    folder = tmp_path / 'scenes'
-    for source, (images, masks) in ((train, layout[:2]), (val, layout[2:])):
-        shutil.copytree(source / 'images', folder / images)
-        shutil.copytree(source / 'masks', folder / masks)
-    shutil.copy(train / 'classes.txt', folder)
+@pytest.mark.parametrize('layout', MASK_LAYOUTS)
+def test_layouts_of_masks(layout: str, scenes: Path, tmp_path: Path) -> None:
+    folder, places = tmp_path / 'laid_out', layout.split()
+    for source in (scenes, write_mask_folder(tmp_path / 'val', VAL_SEEDS)):
+        for name in ('images', 'masks'):
+            shutil.copytree(source / name, folder / places.pop(0))
+    shutil.copy(scenes / 'classes.txt', folder)
     own = read_masks(DataArguments(str(folder)))
     assert own.classes == MASK_CLASSES
     train, val = (images_of(own.datasets[split]) for split in ('train', 'val'))
@@ -276,15 +274,14 @@ def test_layouts_of_masks(layout: tuple[str, ...], tmp_path: Path) -> None:
     assert {path.suffix for path in train} == {'.jpg', '.png'}
 
 
-def test_names_in_another_spelling_are_said(tmp_path: Path) -> None:
+def test_names_in_another_spelling_are_said(scenes: Path, parts: Path) -> None:
     """Capitals, and accents that macOS takes apart: the names look alike."""
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
     for kind, stem in (('images', 'Stu\u0308ck'), ('masks', 'St\u00fcck')):
-        path = next((folder / kind).glob('part_003.*'))
+        path = next((scenes / kind).glob('part_003.*'))
         path.rename(path.with_stem(stem))
-    (folder / 'masks/part_004.png').rename(folder / 'masks/part_004.PNG')
+    (scenes / 'masks/part_004.png').rename(scenes / 'masks/part_004.PNG')
     problems = []
-    own = read_masks(DataArguments(str(folder), problems=problems))
+    own = read_masks(DataArguments(str(scenes), problems=problems))
     without = {Path(problem.file).stem: problem.detail for problem in problems if 'image without' in problem.kind}
     assert without == {
         'part_004': "there is 'part_004.PNG', spelt in another way than 'part_004.png'",
@@ -292,22 +289,25 @@ def test_names_in_another_spelling_are_said(tmp_path: Path) -> None:
     }
     assert any(': 2 left out: image without label map, such as' in note for note in own.notes)
 
-    parts = write_coco_folder(tmp_path / 'parts', range(2))
     for path in (parts / 'images').iterdir():
         path.rename(path.with_name(path.name.upper()))
     with pytest.raises(InputError, match="which is in none of the folders .*; there is 'PART_000.JPG', spelt in"):
         detection(parts)
 
 
-def colour_masks(folder: Path, colours: list[tuple[int, int, int]]) -> None:
-    """Turn the label maps into RGB images; the last colour is of the pixels that do not count."""
-    for path in (folder / 'masks').iterdir():
-        label_map = np.array(Image.open(path))
-        label_map[label_map == 255] = len(MASK_CLASSES)
-        Image.fromarray(np.array(colours, np.uint8)[label_map]).save(path)
-
-
 COLOURS = [(0, 0, 0), (200, 10, 30), (0, 128, 255), (255, 255, 255)]
+
+
+def rewrite_masks(folder: Path, function: Callable) -> None:
+    for path in (folder / 'masks').iterdir():
+        Image.fromarray(function(np.array(Image.open(path)))).save(path)
+
+
+def colour_masks(folder: Path) -> None:
+    """Turn the label maps into RGB images; the last colour is of the pixels that do not count."""
+    rewrite_masks(folder, lambda values: np.array(COLOURS, np.uint8)[np.where(values == 255, 3, values)])
+
+
 PALETTES = {
     'palette.txt': '# R G B NAME\n0 0 0 table\n200,10,30 bolt\n0 128 255\tnut\n255 255 255 ignore\n',
     'labelmap.txt': '# label:color_rgb:parts:actions\ntable:0,0,0::\nbolt:200,10,30::\nnut:0,128,255::\n'
@@ -316,17 +316,15 @@ PALETTES = {
 
 
 @pytest.mark.parametrize('name', PALETTES)
-@pytest.mark.parametrize('with_classes', [False, True])
-def test_label_maps_of_colours(name: str, with_classes: bool, tmp_path: Path) -> None:
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    colour_masks(folder, COLOURS)
-    if not with_classes:
-        (folder / 'classes.txt').unlink()
-    (folder / name).write_text(PALETTES[name])
-    config = segmentor(folder)
-    assert config.train_dataloader.dataset.metainfo == dict(classes=MASK_CLASSES, palette=COLOURS[:3])
-    seed, found = first_validated(config)
-    np.testing.assert_array_equal(found, labels(seed))
+def test_label_maps_of_colours(name: str, scenes: Path) -> None:
+    colour_masks(scenes)
+    (scenes / name).write_text(PALETTES[name])
+    for _ in range(2):
+        config = segmentor(scenes)
+        assert config.train_dataloader.dataset.metainfo == dict(classes=MASK_CLASSES, palette=COLOURS[:3])
+        seed, found = first_validated(config)
+        np.testing.assert_array_equal(found, labels(seed))
+        (scenes / 'classes.txt').unlink(missing_ok=True)  # the palette has the names, too
 
 
 def test_colours_that_the_palette_does_not_have() -> None:
@@ -336,20 +334,23 @@ def test_colours_that_the_palette_does_not_have() -> None:
         labels_of_colours(pixels, COLOURS, 3)
 
 
-def test_zero_that_does_not_count(tmp_path: Path) -> None:
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    (folder / 'classes.txt').write_text('bolt\nnut\n')
+def test_zero_that_does_not_count(scenes: Path) -> None:
+    (scenes / 'classes.txt').write_text('bolt\nnut\n')
     with pytest.raises(InputError, match=r'label map \S+ has the value 2, expected 0 to 1 for 2 classes, or 255'):
-        read_masks(DataArguments(str(folder)))
-    seed, found = first_validated(segmentor(folder, reduce_zero_label=True))
+        read_masks(DataArguments(str(scenes)))
+    seed, found = first_validated(segmentor(scenes, reduce_zero_label=True))
     expected = labels(seed).astype(int) - 1
     expected[(expected == -1) | (expected == 254)] = 255
     np.testing.assert_array_equal(found, expected)
 
 
-def rewrite_masks(folder: Path, function: Callable) -> None:
-    for path in (folder / 'masks').iterdir():
-        Image.fromarray(function(np.array(Image.open(path)))).save(path)
+def validation_below_training(folder: Path) -> None:
+    for name in ('images', 'masks'):
+        (folder / name).rename(folder / 'val')
+        (folder / name).mkdir()
+        (folder / 'val').rename(folder / name / 'val')
+        for path in (folder / name / 'val').iterdir():
+            shutil.copy(path, folder / name)
 
 
 BAD_MASKS = {
@@ -362,21 +363,14 @@ BAD_MASKS = {
         'no image of .*images has a label map in .*masks: expected .png files of the same names as the 8 images',
     ),
     'validation below training': (
-        lambda folder: [
-            shutil.copytree(folder / name, folder / f'moved/{name}')
-            and shutil.move(folder / f'moved/{name}', folder / name / 'val')
-            for name in ('images', 'masks')
-        ],
+        validation_below_training,
         'images holds the images of val, too, in .*images/val: put those for training into .*images/train, and their',
     ),
     'no classes': (
         lambda folder: (folder / 'classes.txt').unlink(),
         'no names of classes: looked for classes.txt, one name a line, and palette.txt',
     ),
-    'colours without palette': (
-        lambda folder: colour_masks(folder, COLOURS),
-        'is a colour image: expected a palette.txt',
-    ),
+    'colours without palette': (colour_masks, 'is a colour image: expected a palette.txt'),
     '0 and 255 alone': (
         lambda folder: rewrite_masks(folder, lambda values: np.where(values == 1, 255, 0).astype(np.uint8)),
         'have the values 0 and 255 alone, and 255 does not count: expected the indices of the classes',
@@ -398,21 +392,19 @@ BAD_MASKS = {
 
 
 @pytest.mark.parametrize(('damage', 'message'), BAD_MASKS.values(), ids=BAD_MASKS)
-def test_masks_that_are_refused(damage: Callable, message: str, tmp_path: Path) -> None:
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    damage(folder)
+def test_masks_that_are_refused(damage: Callable, message: str, scenes: Path) -> None:
+    damage(scenes)
     with pytest.raises(InputError, match=message):
-        segmentor(folder)
+        segmentor(scenes)
 
 
-def test_a_config_of_a_detector(tmp_path: Path) -> None:
-    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+def test_a_config_of_a_detector(parts: Path, tmp_path: Path) -> None:
     path = str(ROOT / 'configs/transnext/mask_rcnn_tiny_coco.py')
     before = Config.fromfile(path)
-    config = load_config(path, data=DataArguments(str(folder)))
+    config = load_config(path, data=DataArguments(str(parts)))
     assert config.model.roi_head.mask_head.num_classes == 3
     assert config.auto_scale_lr == dict(enable=True, base_batch_size=16)
-    named = load_config(path, data=DataArguments(str(folder)), cfg_options={'optim_wrapper.optimizer.lr': 1e-3})
+    named = load_config(path, data=DataArguments(str(parts)), cfg_options={'optim_wrapper.optimizer.lr': 1e-3})
     assert named.optim_wrapper.optimizer.lr == 1e-3 and not named.auto_scale_lr.enable
     dataset = config.train_dataloader.dataset
     assert dataset.type == 'CocoDataset' and dataset.filter_cfg == before.train_dataloader.dataset.filter_cfg
@@ -423,14 +415,12 @@ def test_a_config_of_a_detector(tmp_path: Path) -> None:
 
     # The files of the split move to the work dir.
     keep_data_files(config, str(tmp_path / 'run'))
-    assert (
-        config.test_evaluator.ann_file == config.test_dataloader.dataset.ann_file == f'{tmp_path}/run/data/val.json'
-    )
+    files = {config.test_evaluator.ann_file, config.test_dataloader.dataset.ann_file}
+    assert files == {f'{tmp_path}/run/data/val.json'}
     assert len(images_of(config.val_dataloader.dataset)) == 1
 
 
-def test_wrapped_datasets_and_other_evaluators(tmp_path: Path) -> None:
-    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+def test_wrapped_datasets_and_other_evaluators(parts: Path, tmp_path: Path) -> None:
     path = tmp_path / 'config.py'
     path.write_text(
         f"_base_ = '{ROOT}/configs/transnext/dino_4scale_micro_coco.py'\n"
@@ -441,7 +431,7 @@ def test_wrapped_datasets_and_other_evaluators(tmp_path: Path) -> None:
         "val_evaluator = dict(_delete_=True, type='VOCMetric', metric='mAP')\n"
         "test_evaluator = [dict(type='VOCMetric', metric='mAP')]\n"
     )
-    config = load_config(str(path), data=DataArguments(str(folder)))
+    config = load_config(str(path), data=DataArguments(str(parts)))
     assert config.train_dataloader.dataset.type == 'MultiImageMixDataset'
     inner = config.train_dataloader.dataset.dataset
     assert inner.type == 'CocoDataset' and inner.pipeline == [dict(type='Resize')]
@@ -451,12 +441,10 @@ def test_wrapped_datasets_and_other_evaluators(tmp_path: Path) -> None:
     assert config.default_hooks.checkpoint.save_best == 'auto'
 
 
-def test_a_quick_trial_has_the_sizes_of_the_miniatures_and_the_own_data(tmp_path: Path) -> None:
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    config = load_config(
-        str(ROOT / 'configs/transnext/upernet_tiny_ade20k.py'), data=DataArguments(str(folder)), mini=True
-    )
-    assert config.train_dataloader.dataset.data_prefix.img_path == str(folder / 'images')
+def test_a_quick_trial_has_the_sizes_of_the_miniatures_and_the_own_data(scenes: Path) -> None:
+    path = str(ROOT / 'configs/transnext/upernet_tiny_ade20k.py')
+    config = load_config(path, data=DataArguments(str(scenes)), mini=True)
+    assert config.train_dataloader.dataset.data_prefix.img_path == str(scenes / 'images')
     assert config.model.test_cfg.crop_size == (128, 128) and config.train_cfg.max_iters == 200
     assert config.model.decode_head.num_classes == 3
     assert not config.auto_scale_lr.enable
@@ -469,12 +457,11 @@ def test_own_data_of_another_library(tmp_path: Path) -> None:
         load_config(str(path), data=DataArguments(str(tmp_path)))
 
 
-def test_validation_on_the_training_images_is_said(tmp_path: Path) -> None:
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+def test_validation_on_the_training_images_is_said(scenes: Path, tmp_path: Path) -> None:
     link = tmp_path / 'link'
-    link.symlink_to(folder)
-    for path, said in ((folder, 1), (link, 1), (write_mask_folder(tmp_path / 'more', VAL_SEEDS), 0)):
-        config = segmentor(folder, val_data=str(path))
+    link.symlink_to(scenes)
+    for path, said in ((scenes, 1), (link, 1), (write_mask_folder(tmp_path / 'more', VAL_SEEDS), 0)):
+        config = segmentor(scenes, val_data=str(path))
         assert sum('validated on the images that are trained on' in line for line in config.own_data) == said
     parts = tmp_path / 'parts'
     images_by_split(parts)
@@ -483,8 +470,6 @@ def test_validation_on_the_training_images_is_said(tmp_path: Path) -> None:
         assert sum('validated on the images that are trained on' in line for line in own.notes) == said
 
 
-def test_validation_images_alone_are_nothing_to_train_on(tmp_path: Path) -> None:
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    arguments = DataArguments(val_data=str(folder))
+def test_validation_images_alone_are_nothing_to_train_on(scenes: Path) -> None:
     with pytest.raises(InputError, match='no training images: found val alone; name them with --train-data'):
-        load_config(SEGMENTOR, data=arguments, dataloaders=('train_dataloader',))
+        load_config(SEGMENTOR, data=DataArguments(val_data=str(scenes)), dataloaders=('train_dataloader',))

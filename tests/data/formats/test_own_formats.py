@@ -13,7 +13,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from bioattn_mm.data.formats.arguments import DataArguments
-from bioattn_mm.data.formats.coco import CocoFile, mask_of, read_coco_file
+from bioattn_mm.data.formats.coco import mask_of
 from bioattn_mm.data.formats.detectors import read_objects
 from bioattn_mm.data.formats.folders import OwnData
 from bioattn_mm.data.formats.label_maps import read_masks
@@ -23,33 +23,19 @@ from bioattn_mm.data.transforms import CheckedLoadImageFromFile
 from bioattn_mm.errors import InputError
 from bioattn_mm.runtime.images import read_image
 
-from ...own_folders import CLASSES, coco, draw, write_coco_folder, write_images, write_voc_folder, write_yolo_folder
+from ...own_folders import (
+    CLASSES,
+    coco,
+    contents,
+    draw,
+    objects_of,
+    write_coco_folder,
+    write_images,
+    write_voc_folder,
+    write_yolo_folder,
+)
 
 SEEDS, VAL_SEEDS = range(6), range(50, 53)
-
-
-def contents(own: OwnData) -> dict[str, CocoFile]:
-    """The files of annotations by split; the images of each are there."""
-    found = {split: read_coco_file(dataset['ann_file']) for split, dataset in own.datasets.items()}
-    for split, content in found.items():
-        folder = Path(own.datasets[split]['data_prefix']['img'])
-        assert not content.faults and all((folder / image.file_name).is_file() for image in content.images)
-    return found
-
-
-def objects_of(content: CocoFile, with_mask: bool = False) -> dict[str, list]:
-    """Class, box and mask of the objects by the name of the image."""
-    found = {Path(image.file_name).stem: [] for image in content.images}
-    images = {image.id: image for image in content.images}
-    names = {category.id: category.name for category in content.categories}
-    for each in content.annotations:
-        image, mask = images[each.image_id], None
-        if with_mask:
-            mask = mask_of(each)
-            runs = coco_mask.frPyObjects(mask, image.height, image.width)[0] if isinstance(mask, list) else mask
-            mask = coco_mask.decode(runs)
-        found[Path(image.file_name).stem].append((names[each.category_id], np.array(each.bbox), mask))
-    return found
 
 
 def read(folder: Path, with_mask: bool = False, **arguments: object) -> OwnData:
@@ -101,21 +87,19 @@ def test_the_objects_are_those_of_the_same_data_in_coco(name: str, originals: di
 
 def test_polygons_of_yolo_are_those_of_coco(originals: dict[str, Path]) -> None:
     found, expected = (contents(read(originals[name], True))['val'] for name in ('yolo', 'coco'))
-    wanted = objects_of(expected, True)
-    for stem, objects in objects_of(found, True).items():
+    wanted = objects_of(expected)
+    for stem, objects in objects_of(found).items():
         assert all((one[2] == other[2]).all() for one, other in zip(objects, wanted[stem], strict=True))
 
 
 def test_masks_of_voc_are_those_of_the_label_maps(originals: dict[str, Path]) -> None:
     content = contents(read(originals['voc'], True))['val']
-    for stem, objects in objects_of(content, True).items():
+    for stem, objects in objects_of(content).items():
         numbers = np.asarray(Image.open(originals['voc'] / f'SegmentationObject/{stem}.png'))
         assert all((mask == (numbers == number)).all() for number, (_, _, mask) in enumerate(objects, 1))
-    assert [each.area for each in content.annotations] == [mask_area(each) for each in content.annotations]
-
-
-def mask_area(annotation: object) -> int:
-    return int(coco_mask.area(mask_of(annotation)))
+    assert [each.area for each in content.annotations] == [
+        coco_mask.area(mask_of(each)) for each in content.annotations
+    ]
 
 
 def test_difficult_objects_are_ignored_as_by_mmdet(folders: dict[str, Path]) -> None:
@@ -153,17 +137,6 @@ def by_split(folder: Path) -> None:
     (folder / 'data.yaml').write_text(f'train: ../train/images\nval: ../valid/images\n{names}\n')
 
 
-def names_alone(folder: Path) -> None:
-    """As Label Studio exports."""
-    (folder / 'data.yaml').unlink()
-    (folder / 'classes.txt').write_text('\n'.join(CLASSES))
-
-
-def flat(folder: Path) -> None:
-    """VOC's without lists: validation images are drawn."""
-    shutil.rmtree(folder / 'ImageSets')
-
-
 def beside(folder: Path) -> None:
     """XML files beside the images, as Roboflow exports."""
     for split in ('train', 'val'):
@@ -175,9 +148,7 @@ def beside(folder: Path) -> None:
         shutil.rmtree(folder / name)
 
 
-@pytest.mark.parametrize(
-    ('name', 'change'), [('yolo', listed), ('yolo', by_split), ('yolo', names_alone), ('voc', flat), ('voc', beside)]
-)
+@pytest.mark.parametrize(('name', 'change'), [('yolo', listed), ('yolo', by_split), ('voc', beside)])
 def test_layouts(name: str, change: Callable, folders: dict[str, Path]) -> None:
     before = {}
     for content in contents(read(folders[name])).values():
@@ -186,7 +157,7 @@ def test_layouts(name: str, change: Callable, folders: dict[str, Path]) -> None:
     own = read(folders[name])
     assert own.classes == CLASSES
     after = {split: objects_of(content) for split, content in contents(own).items()}
-    assert len(after['train']) == (8 if change is flat else 6) and not set(after['train']) & set(after['val'])
+    assert len(after['train']) == 6 and not set(after['train']) & set(after['val'])
     for objects in after.values():
         for stem, of_image in objects.items():
             assert all((one[1] == other[1]).all() for one, other in zip(of_image, before[stem], strict=True))
