@@ -28,6 +28,7 @@ from .conftest import CONFIGS
 
 IMAGES = dict(segmentation='ADEChallengeData2016/images/validation', detection='coco/val2017')
 NUM_IMAGES = 3
+FEW = ('--mini', '--work-dir', 'few_tested', '--cfg-options', f'test_dataloader.dataset.indices={NUM_IMAGES}')
 
 
 def mini_images(workplace: Path, task: str, number: int = NUM_IMAGES) -> list[Path]:
@@ -42,13 +43,9 @@ def same(a: BaseDataElement, b: BaseDataElement) -> bool:
 
 
 def test_segmentation_is_that_of_the_test_tool(workplace: Path, segmentor: Predictor, tool: InProcess) -> None:
-    tool(
-        workplace, 'test.py', CONFIGS['segmentation'], 'segmentation.pth', '--mini', '--work-dir', 'seg_tested',
-        '--out', 'seg_labels', '--cfg-options', f'test_dataloader.dataset.indices={NUM_IMAGES}',
-    )  # fmt: skip
-    for path, sample in zip(
-        mini_images(workplace, 'segmentation'), segmentor(mini_images(workplace, 'segmentation'))
-    ):
+    tool(workplace, 'test.py', CONFIGS['segmentation'], 'segmentation.pth', '--out', 'seg_labels', *FEW)
+    images = mini_images(workplace, 'segmentation')
+    for path, sample in zip(images, segmentor(images)):
         assert isinstance(sample, SegDataSample) and sample.img_path == str(path)
         labels = sample.pred_sem_seg.data[0].numpy()
         assert len(np.unique(labels)) > 1
@@ -58,13 +55,11 @@ def test_segmentation_is_that_of_the_test_tool(workplace: Path, segmentor: Predi
 
 
 def test_detection_is_that_of_the_test_tool(workplace: Path, detector: Predictor, tool: InProcess) -> None:
-    tool(
-        workplace, 'test.py', CONFIGS['detection'], 'detection.pth', '--mini', '--work-dir', 'det_tested',
-        '--out', 'det.pkl', '--cfg-options', f'test_dataloader.dataset.indices={NUM_IMAGES}',
-    )  # fmt: skip
+    tool(workplace, 'test.py', CONFIGS['detection'], 'detection.pth', '--out', 'det.pkl', *FEW)
     tested = {Path(result['img_path']).name: result for result in pickle.loads((workplace / 'det.pkl').read_bytes())}
     assert len(tested) == NUM_IMAGES
-    for path, sample in zip(mini_images(workplace, 'detection'), detector(mini_images(workplace, 'detection'))):
+    images = mini_images(workplace, 'detection')
+    for path, sample in zip(images, detector(images)):
         assert isinstance(sample, DetDataSample)
         expected, instances = tested[path.name]['pred_instances'], sample.pred_instances
         assert len(instances) > 5
@@ -129,13 +124,11 @@ def test_a_bad_image_does_not_end_the_run(tmp_path: Path, image: np.ndarray, seg
         'a line': (np.zeros((1, 20000, 3), np.uint8), 'an image of 20000 x 1 pixels cannot be resized'),
         'too flat': (np.zeros((10, 600, 3), np.uint8), 'an image of 600 x 10 pixels: .*at least 32 pixels'),
         'grey': (np.zeros((40, 60), np.uint8), r'an image must be an array of uint8 and .*, got uint8 \(40, 60\)'),
-        'float': (np.zeros((40, 60, 3), np.float32), 'an image must be an array of uint8'),
-        'nothing': (np.zeros((0, 60, 3), np.uint8), 'an image must be an array of uint8'),
     }
     for predictor in (segmentor, detector):
         given = [image, *(source for source, _ in bad.values()), image, image]
         predictions = list(predictor.iterate(given, batch_size=3, return_logits=True))
-        assert [prediction.source is source for prediction, source in zip(predictions, given)] == [True] * 11
+        assert [prediction.source is source for prediction, source in zip(predictions, given)] == [True] * 9
         (first, *between, last, _), (alone,) = predictions, predictor(image, return_logits=True)
         assert first.error is None and last.error is None and same(first.sample, alone)
         for prediction, (_, message) in zip(between, bad.values()):
@@ -278,7 +271,7 @@ BAD_ARGUMENTS = {
         'detection',
         'detection',
         dict(mode='slide'),
-        'slide is for segmentors, and .*mask_rcnn_small.py is none',
+        'slide is for segmentors, and .*small.py',
     ),
     'unknown mode': ('segmentation', 'segmentation', dict(mode='tiles'), "mode must be 'slide' or 'whole'"),
     'float16 on the CPU': ('detection', 'detection', dict(amp='float16'), 'float16 needs a GPU: on the CPU take'),

@@ -10,7 +10,17 @@ import pytest
 from PIL import Image
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.runtime.images import DTYPES, Header, ImageKind, as_input, decode, read_header, read_image, shown
+from bioattn_mm.runtime.images import (
+    DTYPES,
+    Header,
+    ImageKind,
+    as_input,
+    check_array,
+    decode,
+    read_header,
+    read_image,
+    shown,
+)
 from bioattn_mm.runtime.preprocessing import kind_of, prepare
 
 from ..needs import needs
@@ -137,6 +147,17 @@ def test_what_the_model_does_not_take(tmp_path: Path) -> None:
         read_image(path, ImageKind(2, 'float32'))
     with pytest.raises(InputError, match='image not found: .*none.npy'):
         read_image(tmp_path / 'none.npy', ImageKind(2, 'float32'))
+
+
+def test_arrays_of_other_kinds() -> None:
+    for array in (
+        np.zeros((40, 60)),
+        np.zeros((40, 60, 3)),
+        np.zeros((40, 60, 4), np.uint8),
+        image_of(3, 'uint8')[:0],
+    ):
+        with pytest.raises(InputError, match=r'an image must be an array of uint8 and .*, got \w+ \([\d, ]+\)'):
+            check_array(array)
 
 
 @TIFF

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bioattn_mm.runtime.drawing import WHITE, draw
-from bioattn_mm.runtime.predictions import INSTANCE_OFFSET, Detections, Panoptic
+from bioattn_mm.runtime.predictions import INSTANCE_OFFSET, Detections, Panoptic, Segmentation
 
 CLASSES, PALETTE = ('', ''), [(10, 20, 30), (40, 50, 60)]  # without names, which would lie over pixels
 
@@ -27,3 +27,11 @@ def test_boxes_and_masks_of_another_size() -> None:
     # The score is written at the top.
     assert (drawn[60:80, 20:40] == (60, 50, 40)).all()
     assert not drawn[60:, :20].any() and not drawn[60:, 41:].any() and not drawn[81:].any() and not drawn[:40].any()
+
+
+def test_a_name_is_in_the_middle_of_its_region() -> None:
+    labels = np.ones((200, 300), int)
+    labels[:, :100] = 0
+    changed = draw(np.zeros((200, 300, 3), np.uint8), Segmentation(labels), ('', 'name'), PALETTE, 0.0).any(-1)
+    rows, columns = np.nonzero(changed)
+    assert abs(rows.mean() - 100) < 8 and abs(columns.mean() - 200) < 8

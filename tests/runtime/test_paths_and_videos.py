@@ -1,5 +1,6 @@
 """What a command line names: images, folders, globs, videos, cameras."""
 
+import argparse
 from pathlib import Path
 
 import cv2
@@ -7,8 +8,16 @@ import numpy as np
 import pytest
 
 from bioattn_mm.errors import InputError
+from bioattn_mm.runtime.arguments import add_mode, add_results
 from bioattn_mm.runtime.paths import find_inputs
 from bioattn_mm.runtime.videos import FRAME_RATE, Video
+
+
+def write_video(path: str, *values: int) -> None:
+    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*'mp4v'), 5, (64, 48))
+    for value in values:
+        writer.write(np.full((48, 64, 3), value, np.uint8))
+    writer.release()
 
 
 @pytest.fixture
@@ -20,10 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / 'images' / name).touch()
     for name in ('none', 'images/album.jpg'):
         (tmp_path / name).mkdir()
-    writer = cv2.VideoWriter('clip.mp4', cv2.VideoWriter_fourcc(*'mp4v'), 5, (64, 48))
-    for value in range(0, 250, 50):
-        writer.write(np.full((48, 64, 3), value, np.uint8))
-    writer.release()
+    write_video('clip.mp4', *range(0, 250, 50))
     return tmp_path
 
 
@@ -66,6 +72,8 @@ def test_videos(place: Path) -> None:
     assert np.allclose(means, range(0, 250, 50), atol=5)
     video = Video(Path('clip.mp4'), max_frames=2)
     assert video.num_frames == len(list(video)) == 2
+    write_video('one.mp4', 99)
+    assert Video(Path('one.mp4')).num_frames == 1
 
 
 def test_a_camera(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +96,11 @@ def test_a_camera(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(camera)) == 5
     _, (camera,) = find_inputs(['3'], max_frames=2)
     assert camera.num_frames == len(list(camera)) == 2
+
+
+def test_options_of_the_command() -> None:
+    parser = argparse.ArgumentParser()
+    add_results(parser)
+    add_mode(parser, 'as the config says')
+    assert (parser.parse_args([]).score_thr, parser.parse_args([]).mode) == (0.3, None)
+    assert [parser.parse_args([f'--{mode}']).mode for mode in ('slide', 'whole')] == ['slide', 'whole']
