@@ -1,5 +1,6 @@
 """Every equation, table, figure and footnote that code, configs and pages cite is in the paper that they name."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,16 +36,11 @@ SYSTEMS = {name.lower(): name for name in PAPERS} | dict(
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
     """Paragraphs of comments, docstrings and pages, with the number of their first line."""
-    lines, first = [], 1
-    for number, line in enumerate([*text.splitlines(), ''], start=1):
-        line = line.strip().lstrip('#').strip()
-        if line:
-            if not lines:
-                first = number
-            lines.append(line)
-        elif lines:
-            yield first, ' '.join(lines)
-            lines = []
+    lines = [(number, line.strip().lstrip('#').strip()) for number, line in enumerate(text.splitlines(), start=1)]
+    for has_text, group in itertools.groupby(lines, key=lambda line: bool(line[1])):
+        if has_text:
+            numbers, found = zip(*group)
+            yield numbers[0], ' '.join(found)
 
 
 def numbers_of(text: str) -> list[int]:
@@ -65,23 +61,16 @@ def paper_of(paragraph: str, place: int, default: str | None) -> str | None:
     return before[-1] if before else after[0] if after else default
 
 
-def default_of(path: Path) -> str | None:
-    parts = re.split(r'[/_.-]', str(path).lower())
-    return next((paper for word, paper in SYSTEMS.items() if word in parts), None)
-
-
 def citations(path: Path, text: str) -> Iterator[tuple[int, str, str | None, list[int]]]:
-    """Line, kind, paper and numbers of each citation of a file."""
+    """Line, kind, paper and numbers of each citation of a file, whose name says what it is about."""
+    words = re.split(r'[/_.-]', str(path).lower())
+    default = next((paper for word, paper in SYSTEMS.items() if word in words), None)
     for first, paragraph in paragraphs(text):
         rows = paragraph.split('| |') if path.suffix == '.md' else [paragraph]
         for row in rows:
             for match in CITATION.finditer(row):
                 kind = re.sub('eqs?$', 'equ', match['kind'].lower())[:3]
-                yield first, kind, paper_of(row, match.start(), default_of(path)), numbers_of(match['numbers'])
-
-
-def is_there(paper: str, kind: str, number: int) -> bool:
-    return number in PAPERS[paper][kind]
+                yield first, kind, paper_of(row, match.start(), default), numbers_of(match['numbers'])
 
 
 @pytest.mark.parametrize('folder', FOLDERS)
@@ -96,8 +85,7 @@ def test_what_is_cited_is_there(folder: str) -> None:
             if paper is None:
                 wrong.append(f'{place}:{line}: {kind} {cited} of no paper')
             elif paper in PAPERS:
-                wrong += [
-                    f'{place}:{line}: {paper} has no {kind} {one}' for one in cited if not is_there(paper, kind, one)
-                ]
+                lacking = [one for one in cited if one not in PAPERS[paper][kind]]
+                wrong += [f'{place}:{line}: {paper} has no {kind} {one}' for one in lacking]
     assert not wrong, '\n'.join(wrong)
     assert number

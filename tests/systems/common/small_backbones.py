@@ -68,6 +68,8 @@ VARIANTS = CASES | {
         for block, attention in (('deit', 'vars_sd'), ('gfnet', 'global_filter'), ('gfnet', 'vars_s'))
     },
 }
+# The attentions of the release of VARS by its names.
+VARS_NAMES = {'self-att': 'softmax', 'perf': 'performer'} | {name: name for name in ('vars_s', 'vars_d', 'vars_sd')}
 every_backbone = pytest.mark.parametrize('name', CASES)
 every_variant = pytest.mark.parametrize('name', VARIANTS)
 plain_variant = pytest.mark.parametrize('name', [name for name, case in VARIANTS.items() if case.num_stages == 12])

@@ -19,7 +19,6 @@ SMALLEST = dict(
 )
 pytestmark = pytest.mark.slow
 SIZES = ((64, 96), (96, 160), (128, 72))
-every_backbone = pytest.mark.parametrize('name', SMALLEST)
 # Inductor of torch 2.11 does not compile these for the CPU; the second is whether sizes are left open.
 FAILS_IN_INDUCTOR = {
     ('TransNeXt', True): 'its orders of strides do not compare symbols',
@@ -96,19 +95,14 @@ def test_inference_at_all_sizes(name: str, backend: str) -> None:
 
 
 @pytest.mark.every_compilation
-@every_backbone
+@pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=needs('compiler'))])
+@pytest.mark.parametrize('name', SMALLEST)
 @pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'all sizes'])
-def test_training(name: str, dynamic: bool) -> None:
-    check(smallest(name), 'aot_eager', dynamic)
-
-
-@pytest.mark.every_compilation
-@needs('compiler')
-@every_backbone
-@pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'all sizes'])
-def test_inductor(name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if (name, dynamic) in FAILS_IN_INDUCTOR:
+def test_training(
+    name: str, dynamic: bool, backend: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if backend == 'inductor' and (name, dynamic) in FAILS_IN_INDUCTOR:
         request.applymarker(pytest.mark.xfail(reason=FAILS_IN_INDUCTOR[name, dynamic], strict=False))
     # Its own random numbers would drop other paths.
     monkeypatch.setattr('torch._inductor.config.fallback_random', True)
-    check(smallest(name), 'inductor', dynamic)
+    check(smallest(name), backend, dynamic)

@@ -1,5 +1,6 @@
 """SimpleFeaturePyramid: sizes, where each level comes from, and what is refused when it is built."""
 
+import pytest
 import torch
 
 from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyramid
@@ -21,25 +22,28 @@ def test_levels_of_the_last_map() -> None:
     assert all(parameter.grad is not None for parameter in neck.parameters())
 
 
-def test_each_level_of_its_own_map() -> None:
-    neck = SimpleFeaturePyramid([16, 12, 8, 4], 8)
-    inputs = [torch.randn(1, channels, 5, 7, requires_grad=True) for channels in (16, 12, 8, 4)]
+@pytest.mark.parametrize(
+    ('channels', 'options', 'sources'),
+    [
+        ([16, 12, 8, 4], {}, (0, 1, 2, 3)),
+        (
+            [16, 12],
+            dict(scales=(4, 2, 1, 1, 0.5), stride=[16, 32], sources=[0, 0, 0, 1, 1], head_strides=[4, 8, 16, 32, 64]),
+            (0, 0, 0, 1, 1),
+        ),
+    ],
+    ids=['maps of one stride', 'of two'],
+)
+def test_each_level_of_its_own_map(channels: list[int], options: dict, sources: tuple[int, ...]) -> None:
+    neck = SimpleFeaturePyramid(channels, 8, **options)
+    sizes = [(5, 7)] * 4 if len(channels) == 4 else [(5, 7), (3, 4)]
+    inputs = [torch.randn(1, number, *size, requires_grad=True) for number, size in zip(channels, sizes)]
     outputs = neck(tuple(inputs))
-    for level, output in enumerate(outputs):
+    assert [tuple(output.shape[2:]) for output in outputs[:3]] == [(20, 28), (10, 14), (5, 7)]
+    assert [tuple(output.shape[2:]) for output in outputs[3:]] == ([(3, 4), (2, 2)] if options else [(3, 4)])
+    for output, source in zip(outputs, sources, strict=True):
         gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True)
-        assert [gradient is not None for gradient in gradients] == [other == level for other in range(4)]
-
-
-def test_backbone_of_two_strides() -> None:
-    neck = SimpleFeaturePyramid(
-        [16, 12], 8, (4, 2, 1, 1, 0.5), stride=[16, 32], sources=[0, 0, 0, 1, 1], head_strides=[4, 8, 16, 32, 64]
-    )
-    inputs = [torch.randn(1, 16, 5, 7, requires_grad=True), torch.randn(1, 12, 3, 4, requires_grad=True)]
-    outputs = neck(tuple(inputs))
-    assert [tuple(output.shape[2:]) for output in outputs] == [(20, 28), (10, 14), (5, 7), (3, 4), (2, 2)]
-    for output, source in zip(outputs, (0, 0, 0, 1, 1)):
-        gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True)
-        assert [gradient is not None for gradient in gradients] == [other == source for other in range(2)]
+        assert [gradient is not None for gradient in gradients] == [i == source for i in range(len(inputs))]
 
 
 @torch.no_grad()

@@ -12,14 +12,8 @@ from bioattn_mm.systems.common.building import build_layer
 from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyramid
 from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
 from bioattn_mm.systems.convit import GPSA
-from bioattn_mm.systems.pervit import PeripheralAttention
-from bioattn_mm.systems.transnext import AggregatedAttention, LogCPB
 from bioattn_mm.systems.transnext.ablations import OtherConvGLU
-from bioattn_mm.systems.vars import (
-    ConvolutionalSparseReconstruction,
-    PerformerAttention,
-    SparseReconstructionAttention,
-)
+from bioattn_mm.systems.vars import PerformerAttention
 
 from .small_backbones import CASES, RVT, every_backbone
 
@@ -40,6 +34,7 @@ def test_every_backbone_refuses_wrong_stages_and_archs(name: str) -> None:
         (dict(out_indices=(0, last + 1)), rf'out_indices must be stages 0 to {last}, got \(0, {last + 1}\)'),
         (dict(out_indices=()), rf'out_indices must be stages 0 to {last}, got \(\)'),
         (dict(frozen_stages=last + 1), f'frozen_stages must be -1 to {last}, got {last + 1}'),
+        (dict(in_channels=0), 'in_channels must be the number of channels of the images'),
         (dict(arch='huge'), r"arch must be one of .* or a dict, got 'huge'"),
         (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys'),
     ):
@@ -113,15 +108,8 @@ def test_a_backbone_of_timm_refuses_wrong_arguments(options: dict, message: str)
 
 OF_LAYERS: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: GPSA(10, 3), HEADS.format(10, 3)),
-    (lambda: PeripheralAttention(10, 4), HEADS.format(10, 4)),
     (lambda: SoftmaxAttention(10, 3), HEADS.format(10, 3)),
     (lambda: PerformerAttention(10, 3), HEADS.format(10, 3)),
-    (lambda: SparseReconstructionAttention(10, 3), HEADS.format(10, 3)),
-    (lambda: SparseReconstructionAttention(8, 2, num_steps=0), 'num_steps must be at least 1, got 0'),
-    (lambda: SparseReconstructionAttention(8, 2, sparsity=-1), 'sparsity must not be negative, got -1'),
-    (lambda: SparseReconstructionAttention(8, 2, threshold='hard'), "must be one of soft, gelu, got 'hard'"),
-    (lambda: ConvolutionalSparseReconstruction(8, (4, 4), num_steps=0), 'num_steps must be at least 1, got 0'),
-    (lambda: AggregatedAttention(8, 2, LogCPB(2, (4, 4)), 2, window_size=4), 'must be odd and positive, got 4'),
     (lambda: OtherConvGLU(8, 4, 4), 'design must be 1, 2 or 3, got 4'),
     (lambda: build_layer(dict(ratio=4)), 'got None'),
     (lambda: build_layer(dict(type='GLU', width=3), embed_dims=12, ratio=4), 'GLU has no argument width: expected'),

@@ -8,30 +8,22 @@ import torch
 from torch import Tensor
 
 from bioattn_mm.systems.convit import GPSA, FrozenGPSA, UngatedGPSA
-from tests.systems.layers import check_formula
+from tests.systems.layers import check_formula, randomized, split_heads
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
 
 
-def randomized(embed_dims: int = 12, num_heads: int = 3) -> GPSA:
-    """A float64 layer with random parameters; its positional weights are neither uniform nor one-hot."""
-    layer = GPSA(embed_dims, num_heads).double()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in layer.parameters():
-        parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    return layer
+def make_layer() -> GPSA:
+    """Its positional weights are neither uniform nor one-hot."""
+    return randomized(GPSA(12, 3))
 
 
 def written_out(layer: GPSA, x: Tensor) -> Tensor:
     """The attention weights of eq. 7, computed for all pairs of tokens: (B, heads, N, N)."""
-    batch, height, width, channels = x.shape
-    d = channels // layer.num_heads
-    query, key = layer.qk(x).reshape(batch, height * width, 2, layer.num_heads, d).permute(2, 0, 3, 1, 4)
-    content = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(d), dim=-1)
-    position = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing='ij'), dim=-1).reshape(
-        -1, 2
-    )
-    dy, dx = (position[None, :] - position[:, None]).double().unbind(-1)  # key - query
+    query, key = (split_heads(part) for part in layer.qk(x).chunk(2, -1))
+    content = torch.softmax(query @ key.mT / math.sqrt(query.shape[-1]), dim=-1)
+    position = torch.cartesian_prod(*map(torch.arange, x.shape[1:3])).reshape(-1, 2)
+    dy, dx = (position - position[:, None]).double().unbind(-1)  # key - query
     relative = layer.pos_proj(torch.stack((dx, dy, dx**2 + dy**2), dim=-1))  # (N, N, heads)
     gate = torch.sigmoid(layer.gating_param)[:, None, None]
     weights = (1 - gate) * content + gate * torch.softmax(relative.permute(2, 0, 1), dim=-1)
@@ -46,13 +38,12 @@ def weights_of(layer: GPSA, x: Tensor) -> Tensor:
 
 def output_of(layer: GPSA, weights: Tensor, x: Tensor) -> Tensor:
     """Apply the weights of all pairs to the values."""
-    value = layer.v(x).flatten(1, 2).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-    return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+    return layer.proj((weights @ split_heads(layer.v(x))).transpose(1, 2).reshape(x.shape))
 
 
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
 def test_equals_the_formula_in_values_and_gradients(grid: tuple[int, int]) -> None:
-    layer = randomized()
+    layer = make_layer()
     x = torch.randn(2, *grid, 12, dtype=torch.float64, requires_grad=True)
     tolerances = dict(values=dict(rtol=0, atol=1e-12), gradients=dict(rtol=0, atol=1e-11))
     for output in (layer(x), output_of(layer, weights_of(layer, x), x)):
@@ -107,7 +98,7 @@ def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_maps_under_autocast(dtype: torch.dtype) -> None:
-    layer, x, queries = randomized().float(), torch.randn(2, 3, 5, 12), torch.tensor([14, 0, 7])
+    layer, x, queries = make_layer().float(), torch.randn(2, 3, 5, 12), torch.tensor([14, 0, 7])
     with torch.autocast('cpu', dtype):
         maps = layer.attention_maps(x, queries)
     for name, exact in layer.attention_maps(x, queries).items():
@@ -127,13 +118,6 @@ def test_ungated_gives_content_and_position_the_same_share() -> None:
     halves = (maps['content'].weights + maps['position'].weights) / 2
     torch.testing.assert_close(weights, halves.flatten(3))
     torch.testing.assert_close(layer(x), output_of(layer, weights, x))
-
-
-def test_without_convolutional_initialisation() -> None:
-    layer = GPSA(12, 4, locality_strength=None)
-    assert not torch.equal(layer.v.weight, torch.eye(12))
-    assert not torch.equal(layer.pos_proj.weight[:, 2], torch.full((4,), -1.0))
-    assert layer.gating_param.tolist() == [1.0] * 4
 
 
 def test_frozen_keeps_its_initial_values_and_passes_gradients_on() -> None:

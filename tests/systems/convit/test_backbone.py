@@ -8,9 +8,9 @@ from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.convit import ConViT
 from tests import parity
-from tests.systems.common.small_backbones import loaded
+from tests.systems.common.small_backbones import CASES, loaded
 
-SMALL = dict(embed_dims=8, num_layers=12, num_heads=2)
+SMALL = CASES['ConViT'].arch
 
 
 @pytest.mark.parametrize('name', parity.vectors('convit'))
@@ -71,12 +71,8 @@ def test_token_mixers_of_all_blocks_or_of_each() -> None:
     for recording in record_attention(others, torch.randn(1, 3, 32, 48)):
         (attention,) = recording.maps(torch.tensor([0, 5])).values()
         assert attention.weights.shape[-2:] == (2, 3)
-    assert kinds(token_mixers=[{}, ungated, dict(locality_strength=3.0)]) == [
-        'GPSA',
-        'UngatedGPSA',
-        'GPSA',
-        'Attention',
-    ]
+    each = [{}, ungated, dict(locality_strength=3.0)]
+    assert kinds(token_mixers=each) == ['GPSA', 'UngatedGPSA', 'GPSA', 'Attention']
 
 
 @pytest.mark.parametrize('frozen', [True, False])

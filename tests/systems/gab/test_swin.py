@@ -10,14 +10,12 @@ from mmengine.registry import MODELS, DefaultScope
 from mmpretrain.models import SwinTransformer as MMPretrainSwin
 from torch import Tensor, nn
 
-from bioattn_mm.systems.gab import GABSwin, GaussianBias
-from tests.systems.common.small_backbones import loaded
+from bioattn_mm.checkpoints.meta_models import on_meta
+from bioattn_mm.systems.gab import GABSwin
+from tests.systems.common.small_backbones import CASES, loaded
+from tests.systems.gab.gaussians import values_of_gaussians
 
-SMALL = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
-
-
-def gaussians(backbone: nn.Module) -> list[GaussianBias]:
-    return [module for module in backbone.modules() if isinstance(module, GaussianBias)]
+SMALL = CASES['GABSwin'].arch
 
 
 def plain_swin() -> MMDetSwin:
@@ -72,8 +70,8 @@ def test_without_amplitude_it_is_the_plain_swin(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize('arch', ['tiny', 'small', 'base'])
 def test_names_and_shapes_are_those_of_mmdet(arch: str) -> None:
     settings = GABSwin.arch_settings[arch]
-    host = MMDetSwin(**settings)
-    backbone = GABSwin(arch)
+    with on_meta():
+        host, backbone = MMDetSwin(**settings), GABSwin(arch)
     own = {name: value.shape for name, value in backbone.state_dict().items() if 'gaussian' not in name}
     assert own == {name: value.shape for name, value in host.state_dict().items()}
 
@@ -98,10 +96,9 @@ def test_the_bias_is_that_of_equation_3() -> None:
 
 
 def test_initial_values() -> None:
-    layers = gaussians(GABSwin(SMALL))
-    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(1, 3.5)] * 8
-    assert gaussians(GABSwin(SMALL, window_size=12))[0].sigma == 6
-    assert gaussians(GABSwin(SMALL, sigma=2.0, amplitude=0.5))[3].sigma == 2
+    assert values_of_gaussians(GABSwin(SMALL)) == [(1, 3.5)] * 8
+    assert values_of_gaussians(GABSwin(SMALL, window_size=12))[0] == (1, 6)
+    assert values_of_gaussians(GABSwin(SMALL, sigma=2.0, amplitude=0.5))[3] == (0.5, 2)
 
 
 @pytest.mark.parametrize('names', ['released', 'mmdet', 'mmpretrain'])
@@ -127,7 +124,7 @@ def test_loads_files_of_three_sources(names: str, tmp_path: Path, lines: list[st
     assert (
         'not in the file and left at their initial values: stages.0.blocks.0.attn.w_msa.gaussian.amplitude, ' in line
     )
-    assert {layer.sigma.item() for layer in gaussians(backbone)} == {2.5}
+    assert {sigma for _, sigma in values_of_gaussians(backbone)} == {2.5}
     unused = 'layers.0.blocks.1.attn_mask, norm.weight, norm.bias, head.weight, head.bias'
     assert (f', not used: {unused};' in line) == (names == 'released')
 

@@ -7,14 +7,16 @@ import timm
 import torch
 from torch import nn
 
+from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
-from bioattn_mm.systems.gab import GABViT, GaussianBias
+from bioattn_mm.systems.gab import GABViT
 from tests import parity
-from tests.systems.common.small_backbones import loaded
+from tests.systems.common.small_backbones import CASES, loaded
+from tests.systems.gab.gaussians import values_of_gaussians
 
 from ...needs import needs
 
-SMALL = dict(embed_dims=16, num_layers=12, num_heads=2)
+SMALL = CASES['GABViT'].arch
 
 
 def randomized(model: nn.Module) -> nn.Module:
@@ -27,15 +29,19 @@ def randomized(model: nn.Module) -> nn.Module:
     return model
 
 
-def gaussians(backbone: nn.Module) -> list[GaussianBias]:
-    return [module for module in backbone.modules() if isinstance(module, GaussianBias)]
-
-
 @pytest.mark.parametrize('arch', ['small', 'medium', 'base'])
+def test_names_and_shapes_are_those_of_timm(arch: str) -> None:
+    with on_meta():
+        host, backbone = timm.create_model(f'vit_relpos_{arch}_patch16_224', num_classes=0), GABViT(arch)
+    own = {name: value.shape for name, value in backbone.state_dict().items() if 'gaussian' not in name}
+    theirs = {name: value.shape for name, value in host.state_dict().items() if not name.startswith('fc_norm')}
+    assert own == theirs
+
+
 @torch.no_grad()
-def test_without_amplitude_it_is_the_model_of_timm(arch: str, tmp_path) -> None:
-    host = randomized(timm.create_model(f'vit_relpos_{arch}_patch16_224')).eval()
-    backbone = loaded(GABViT, host.state_dict(), tmp_path, arch, amplitude=0.0)
+def test_without_amplitude_it_is_the_model_of_timm(tmp_path) -> None:
+    host = randomized(timm.create_model('vit_relpos_small_patch16_224')).eval()
+    backbone = loaded(GABViT, host.state_dict(), tmp_path, 'small', amplitude=0.0)
     image = torch.randn(1, 3, 224, 224)
     outputs = backbone(image)
     wanted = host.forward_intermediates(image, indices=[3, 7, 9, 11], intermediates_only=True)
@@ -57,10 +63,8 @@ def test_without_amplitude_it_is_the_model_of_timm_at_other_sizes() -> None:
 
 
 def test_initial_values() -> None:
-    layers = gaussians(GABViT(SMALL))
-    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(1, 5)] * 12
-    layers = gaussians(GABViT(SMALL, sigma=3.0, amplitude=0.5, out_indices=(1,)))
-    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(0.5, 3)] * 2
+    assert values_of_gaussians(GABViT(SMALL)) == [(1, 5)] * 12
+    assert values_of_gaussians(GABViT(SMALL, sigma=3.0, amplitude=0.5, out_indices=(1,))) == [(0.5, 3)] * 2
 
 
 @pytest.mark.parametrize('with_gaussians', [False, True])
@@ -68,8 +72,7 @@ def test_files_with_and_without_gaussians(with_gaussians: bool, tmp_path: Path, 
     source = GABViT(SMALL, sigma=1.5, amplitude=2.0).state_dict()
     weights = {f'backbone.{n}': value for n, value in source.items() if with_gaussians or 'gaussian' not in n}
     backbone = loaded(GABViT, {'state_dict': weights}, tmp_path, SMALL, sigma=2.5)
-    values = {(layer.amplitude.item(), layer.sigma.item()) for layer in gaussians(backbone)}
-    assert values == {(2, 1.5) if with_gaussians else (1, 2.5)}
+    assert set(values_of_gaussians(backbone)) == {(2, 1.5) if with_gaussians else (1, 2.5)}
     for name, value in backbone.state_dict().items():
         assert 'gaussian' in name or torch.equal(value, source[name])
     if with_gaussians:

@@ -12,16 +12,7 @@ from bioattn_mm.systems.pervit import (
     PositionAttention,
     VectorDistance,
 )
-from tests.systems.pervit.formula import (
-    GRIDS,
-    POSITIONS,
-    Grid,
-    assert_same_with_gradients,
-    attention_by,
-    phi_c,
-    phi_p,
-    written_out,
-)
+from tests.systems.pervit.formula import GRIDS, POSITIONS, Grid, attention_by, check, phi_c, phi_p, written_out
 
 CHANNELS, HEADS = 12, 2
 
@@ -52,7 +43,7 @@ def test_position_is_the_formula_written_out(
     embedding = randomized(DistanceEmbedding(HEADS) if distance == 'Euclidean' else VectorDistance(HEADS, grid))
     x = torch.randn(3, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
     inputs = [x, *layer.parameters(), *embedding.parameters()]
-    assert_same_with_gradients(layer(x, embedding), written_out(layer, x, embedding), inputs)
+    check(layer(x, embedding), written_out(layer, x, embedding), inputs)
 
 
 @pytest.mark.parametrize('position', POSITIONS)
@@ -73,8 +64,8 @@ def test_position_alone(grid: Grid) -> None:
     layer, embedding = randomized(PositionAttention(CHANNELS, HEADS)), randomized(DistanceEmbedding(HEADS))
     x = torch.randn(3, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
     weights = phi_p(layer.position, embedding, grid)
-    want = attention_by(weights, layer.v(x).flatten(1, 2), layer, x.shape)
-    assert_same_with_gradients(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
+    want = attention_by(weights, layer.v(x), layer)
+    check(layer(x, embedding), want, [x, *layer.parameters(), *embedding.parameters()])
     maps = layer.attention_maps(x, embedding, torch.tensor([0]))
     torch.testing.assert_close(maps['content'].weights, torch.full_like(maps['content'].weights, 1 / len(weights[0])))
     torch.testing.assert_close(maps['attention'].weights, maps['position'].weights.expand(3, -1, -1, -1, -1))
@@ -84,8 +75,8 @@ def test_content_alone() -> None:
     layer = randomized(ContentAttention(CHANNELS, HEADS))
     x = torch.randn(3, 3, 5, CHANNELS, dtype=torch.float64, requires_grad=True)
     content, value = phi_c(layer, x)
-    want = attention_by(content, value, layer, x.shape)
-    assert_same_with_gradients(layer(x, nn.Identity()), want, [x, *layer.parameters()])
+    want = attention_by(content, value, layer)
+    check(layer(x, nn.Identity()), want, [x, *layer.parameters()])
     maps = layer.attention_maps(x, nn.Identity(), torch.arange(15))
     torch.testing.assert_close(maps['attention'].weights.flatten(-2), content / content.sum(-1, keepdim=True))
 
@@ -94,6 +85,7 @@ def test_content_alone() -> None:
 def test_learned_vectors_on_other_grids() -> None:
     embedding = VectorDistance(HEADS)
     assert embedding.vectors.shape == (18, 18, 4 * HEADS)  # of 14 x 14 tokens, two more on every side
+    assert embedding.vectors.std() == pytest.approx(0.02, rel=0.05)
     # Vectors that grow evenly with the place do so on any grid.
     embedding.vectors.copy_(torch.linspace(-1, 1, 18)[:, None, None].expand_as(embedding.vectors))
     for height, width in [(28, 14), (7, 20), (1, 1)]:

@@ -3,13 +3,14 @@
 import pytest
 import torch
 from timm.models import VisionTransformer
+from torch import nn
 
 from bioattn_mm.systems.pervit import PerViT
 from tests import parity
 from tests.systems.common.ablations import DEIT, PERVIT
-from tests.systems.common.small_backbones import loaded
+from tests.systems.common.small_backbones import CASES, loaded
 
-SMALL = dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)
+SMALL = CASES['PerViT'].arch
 
 
 @pytest.mark.parametrize('name', parity.vectors('pervit'))
@@ -22,6 +23,10 @@ def test_matches_the_recorded_features(name: str, backend: str, tmp_path, monkey
     parity.check_features(backbone, name)
     with torch.no_grad():  # the reference caches log Phi_p
         parity.check_features(backbone, name)
+
+
+def layers_of(block: nn.Module, kind: type) -> list[nn.Module]:
+    return [layer for layer in block.attn.position.modules() if isinstance(layer, kind)]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,16 @@ def test_initial_position_is_local_first(options: dict) -> None:
     centre, neighbour, corner = 40, 41, 0
     first, last = (bias[:, centre].exp() for bias in (biases[0], biases[-1]))
     assert (first[:, centre] == 1).all() and (first[:, neighbour] < 1).all() and (first[:, corner] < 0.1).all()
-    if options.get('position_init') == 'conv':
+    norms, is_conv = (
+        [layers_of(block, nn.GroupNorm)[-1] for block in backbone.blocks],
+        options.get('position_init') == 'conv',
+    )
+    for share, norm in zip(torch.zeros(12) if is_conv else torch.linspace(0, 1, 12), norms, strict=True):
+        torch.testing.assert_close(norm.weight, (3 - 2.99 * share).expand_as(norm.weight))
+        torch.testing.assert_close(norm.bias, (9 * share - 5).expand_as(norm.bias))
+    assert all((conv.weight == 0.02).all() for block in backbone.blocks for conv in layers_of(block, nn.Conv2d))
+    assert (backbone.distance_embedding.proj.weight == -0.02).all()
+    if is_conv:
         torch.testing.assert_close(last, first)
     else:
         assert (last > 0.99).all()
@@ -51,8 +65,16 @@ def test_random_initialisation_of_every_parameter() -> None:
     values += [(name, value) for block in backbone.blocks for name, value in block.attn.position.named_parameters()]
     for name, value in values:
         assert value.unique().numel() == value.numel(), name
-    bias = torch.stack([block.attn.position.norm2.bias for block in backbone.blocks])
-    assert -5 <= bias.min() < bias.max() <= 4 and bias.std() > 1
+    for values, *limits in (
+        ([block.attn.position.norm2.bias for block in backbone.blocks], -5, 4),
+        ([block.attn.position.norm2.weight for block in backbone.blocks], 0.01, 3),
+    ):
+        values = torch.cat(values)
+        assert limits[0] <= values.min() < values.max() <= limits[1] and values.std() > 0.1 * (limits[1] - limits[0])
+    norms = [block.attn.position.norm1 for block in backbone.blocks]
+    for values, mean in (([norm.weight for norm in norms], 1), ([norm.bias for norm in norms], 0)):
+        values = torch.cat(values)
+        assert (values.mean().item(), values.std().item()) == pytest.approx((mean, 0.02), abs=0.005)
 
 
 @torch.no_grad()
@@ -84,13 +106,8 @@ def test_deit_is_that_of_timm_without_class_token() -> None:
     ).eval()
     mixer = dict(type='bioattn_mm.ContentAttention', qkv_bias=True)
     backbone = PerViT(**DEIT, token_mixers=mixer, out_type='avg_featmap').eval()
-    names = (('patch_embed.proj.', 'stem.'), ('pos_embed', 'pos_embed.weight'))
-    weights = theirs.state_dict()
-    for theirs_name, own in names:
-        weights = {
-            own + name.removeprefix(theirs_name) if name.startswith(theirs_name) else name: value
-            for name, value in weights.items()
-        }
-    backbone.load_state_dict(weights)
+    names = {name: name.replace('patch_embed.proj.', 'stem.') for name in theirs.state_dict()}
+    names['pos_embed'] = 'pos_embed.weight'
+    backbone.load_state_dict({names[name]: value for name, value in theirs.state_dict().items()})
     image = torch.randn(2, 3, 224, 224)
     torch.testing.assert_close(backbone(image)[0], theirs(image), rtol=1e-4, atol=1e-5)

@@ -167,21 +167,25 @@ def test_attention_to_all_tokens(
 
 
 def test_what_is_left_out_has_no_parameters_and_is_not_saved() -> None:
-    names = {name for name, _ in make(AggregatedAttention).named_parameters()}
-    left_out = {'learnable_tokens', 'learnable_bias', 'scale.query_embedding'}
-    focused = make(PixelFocusedAttention)
-    assert {name for name, _ in focused.named_parameters()} == set(focused.state_dict()) == names - left_out
-    with_embedding = make(PixelFocusedAttention, ScaledCosineQuery)
-    assert {name for name, _ in with_embedding.named_parameters()} == names - {'learnable_tokens', 'learnable_bias'}
+    names, left_out = set(make(AggregatedAttention).state_dict()), {'learnable_tokens', 'learnable_bias'}
+    focused, with_embedding = make(PixelFocusedAttention), make(PixelFocusedAttention, ScaledCosineQuery)
+    saved, parameters = set(focused.state_dict()), {name for name, _ in focused.named_parameters()}
+    assert parameters == saved == names - left_out - {'scale.query_embedding'}
+    assert set(with_embedding.state_dict()) == names - left_out
 
 
 @pytest.mark.parametrize('scale', SCALES)
-def test_half_precision(scale: type) -> None:
-    for kind in (AggregatedAttention, LengthScaledAttention):
-        layer, x = make(kind, scale).float(), torch.randn(1, 4, 5, CHANNELS)
-        with torch.autocast('cpu', torch.bfloat16):
-            output = layer(x)
-        torch.testing.assert_close(output.float(), layer(x), atol=0.1, rtol=0.1)
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('bias', ['extrapolated', 'interpolated'])
+def test_half_precision_of_attention_to_all_tokens(bias: str, dtype: torch.dtype, scale: type) -> None:
+    layer = make(LengthScaledAttention, scale, position_bias=BIASES_OF_ALL[bias]()).float()
+    x = torch.randn(2, 6, 7, CHANNELS)
+    want = layer(x)
+    with torch.autocast('cpu', dtype):
+        autocast = layer(x)
+    for output in (autocast, layer.to(dtype)(x.to(dtype))):
+        assert output.dtype == dtype
+        torch.testing.assert_close(output.float(), want, rtol=0, atol=0.05 * want.abs().max().item())
 
 
 def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
@@ -216,16 +220,15 @@ def test_log_cpb_of_the_window(window_size: int) -> None:
     reach = range(-(window_size // 2), window_size // 2 + 1)
     wanted = [pairs[:, 4, 4 + row, 2, 2 + column] for row in reach for column in reach]
     torch.testing.assert_close(layer.of_window(window_size), torch.stack(wanted, dim=1))
-    attention = make(AggregatedAttention, position_bias=LogCPBOfBothPaths(HEADS, (4, 4)))
-    assert not [name for name, _ in attention.named_parameters() if 'window_bias' in name]
+    assert make(AggregatedAttention, position_bias=layer).window_bias is None
 
 
-def test_without_position_bias_the_window_has_none() -> None:
+def test_no_bias_has_no_parameters_and_is_zero_in_both_paths() -> None:
     attention = make(AggregatedAttention, position_bias=NoPositionBias(HEADS))
-    assert not [
-        name for name, _ in attention.named_parameters() if 'bias' in name.rpartition('.')[2] and 'window' in name
-    ]
-    assert not attention.bias_of_window().any()
+    assert attention.window_bias is None and not list(attention.position_bias.parameters())
+    bias, rows = attention.position_bias((4, 6), (2, 3))
+    assert bias[:, rows].shape == (HEADS, 4, 2, 6, 3)
+    assert not bias.any() and not attention.bias_of_window().any()
 
 
 @torch.no_grad()
@@ -240,39 +243,17 @@ def test_unscaled_at_the_training_size_is_the_model_itself(size: int | tuple[int
 
 
 @torch.no_grad()
-def test_unscaled_length_is_that_of_training() -> None:
-    """At the training size nothing changes; at others the factor log(N) is that of training (table 5)."""
-    for kind in (AggregatedAttention, LengthScaledAttention):
-        scaled = make(kind)
-        number = 4 if kind is AggregatedAttention else 16  # keys of a grid of 4 x 4
-        unscaled = make(kind, scale=dict(type=TrainedLengthQuery, num_keys=number))
-        unscaled.load_state_dict(scaled.state_dict())
-        x = torch.randn(2, 4, 4, CHANNELS).double()
-        torch.testing.assert_close(unscaled(x), scaled(x))
-        query = torch.randn(2, HEADS, WIDTH).double()
-        torch.testing.assert_close(unscaled.scale(query, 99.0), scaled.scale(query, math.log(number)))
-        x = torch.randn(2, 8, 8, CHANNELS).double()
-        assert not torch.allclose(unscaled(x), scaled(x))
-
-
-def test_no_bias_is_zero() -> None:
-    bias, rows = NoPositionBias(HEADS)((4, 6), (2, 3))
-    assert bias[:, rows].shape == (HEADS, 4, 2, 6, 3)
-    assert not bias.any()
-    assert not list(NoPositionBias(HEADS).parameters())
-
-
-@pytest.mark.parametrize(
-    ('kind', 'name'), [(ConvGLU, 'fc1'), (ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')]
-)
-def test_a_layer_with_a_hook_is_called(kind: type, name: str) -> None:
-    """As those are that torch.nn.utils.prune and weight_norm compute the weight of."""
-    layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))
-    x, calls = torch.randn(2, 5, 4, CHANNELS).double(), []
-    expected = layer(x)
-    getattr(layer, name).register_forward_pre_hook(lambda *_: calls.append(name))
-    torch.testing.assert_close(layer(x), expected)
-    assert calls == [name]
+@pytest.mark.parametrize(('kind', 'number'), [(AggregatedAttention, 4), (LengthScaledAttention, 16)])
+def test_unscaled_length_is_that_of_training(kind: type, number: int) -> None:
+    """At the training size, of 4 x 4 tokens, nothing changes; at others the factor log(N) stays (table 5)."""
+    scaled, unscaled = make(kind), make(kind, scale=dict(type=TrainedLengthQuery, num_keys=number))
+    unscaled.load_state_dict(scaled.state_dict())
+    x = torch.randn(2, 4, 4, CHANNELS).double()
+    torch.testing.assert_close(unscaled(x), scaled(x))
+    query = torch.randn(2, HEADS, WIDTH).double()
+    torch.testing.assert_close(unscaled.scale(query, 99.0), scaled.scale(query, math.log(number)))
+    x = torch.randn(2, 8, 8, CHANNELS).double()
+    assert not torch.allclose(unscaled(x), scaled(x))
 
 
 class PlusOne(nn.Conv2d):
@@ -282,17 +263,26 @@ class PlusOne(nn.Conv2d):
         return super().forward(x) + 1
 
 
-@pytest.mark.parametrize(('kind', 'name'), [(ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')])
-def test_another_layer_in_place_of_a_convolution_is_called(kind: type, name: str) -> None:
+@pytest.mark.parametrize(
+    ('kind', 'name'), [(ConvGLU, 'fc1'), (ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')]
+)
+def test_a_layer_with_a_hook_or_of_another_class_is_called(kind: type, name: str) -> None:
+    """As those are that torch.nn.utils.prune and weight_norm compute the weight of."""
     layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))
-    x, conv = torch.randn(2, 5, 4, CHANNELS).double(), getattr(layer, name)
-    other = PlusOne(conv.in_channels, conv.out_channels, conv.kernel_size, 1, conv.padding, groups=conv.groups)
-    other.double().load_state_dict(conv.state_dict())
-    setattr(layer, name, other)
-    output = layer(x)
-    setattr(layer, name, conv)
-    conv.bias.data += 1
-    torch.testing.assert_close(output, layer(x))
+    x, calls, own = torch.randn(2, 5, 4, CHANNELS).double(), [], getattr(layer, name)
+    expected = layer(x)
+    hook = own.register_forward_pre_hook(lambda *_: calls.append(name))
+    torch.testing.assert_close(layer(x), expected)
+    assert calls == [name]
+    hook.remove()
+    if isinstance(own, nn.Conv2d):
+        other = PlusOne(own.in_channels, own.out_channels, own.kernel_size, 1, own.padding, groups=own.groups)
+        other.double().load_state_dict(own.state_dict())
+        setattr(layer, name, other)
+        output = layer(x)
+        setattr(layer, name, own)
+        own.bias.data += 1
+        torch.testing.assert_close(output, layer(x))
 
 
 def test_channel_mixers_equal_their_formulas() -> None:

@@ -1,5 +1,6 @@
 """TransNeXt: the recorded vectors, any input size, checkpoints, and OpenMMLab's switches."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,22 +9,14 @@ import torch
 from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.common.layout import as_map
-from bioattn_mm.systems.transnext import LogCPB, TransNeXt
+from bioattn_mm.systems.transnext import TransNeXt
 from tests import parity
 from tests.systems.common.ablations import TRANSNEXT
-from tests.systems.common.small_backbones import loaded
+from tests.systems.common.small_backbones import CASES, loaded
 
-SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
+SMALL = CASES['TransNeXt'].arch
 # Aggregated attention in all stages.
 SMALL_AAAA = dict(**SMALL, sr_ratios=(16, 8, 4, 2))
-
-
-def release(variant: str) -> dict:
-    """A checkpoint laid out like the authors' ImageNet release."""
-    state_dict = parity.released_state_dict(f'transnext_{variant}')
-    channels = state_dict['norm4.weight'].numel()
-    head = {'head.weight': torch.zeros(1000, channels), 'head.bias': torch.zeros(1000)}
-    return {'model': {**state_dict, **head}, 'epoch': 299}
 
 
 @pytest.mark.parametrize('name', parity.vectors('transnext'))
@@ -32,7 +25,22 @@ def test_matches_the_recorded_features(name: str, tmp_path: Path) -> None:
     vector = parity.read_vector(name)
     variant, bias_mode = vector['variant'], vector['position_bias'].split()[0]
     options = dict(bias_mode=bias_mode, img_size=vector['pretrain_size'])
-    parity.check_features(loaded(TransNeXt, release(variant), tmp_path, variant, **options), name)
+    weights = {'model': parity.released_state_dict(f'transnext_{variant}'), 'epoch': 299}
+    parity.check_features(loaded(TransNeXt, weights, tmp_path, variant, **options), name)
+
+
+def test_initial_values() -> None:
+    """Those of the authors, but that the biases of patch embeddings are not 0."""
+    for name, layer in TransNeXt('micro').named_modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            std = math.sqrt(2 / (math.prod(layer.kernel_size) * layer.out_channels // layer.groups))
+        elif isinstance(layer, torch.nn.Linear):
+            std = 0.02
+        else:
+            continue
+        assert layer.weight.std().item() == pytest.approx(std, rel=0.2), name
+        of_bias = pytest.approx(0.02, rel=0.3) if name.endswith('patch_embed.proj') else 0
+        assert layer.bias.std().item() == of_bias, name
 
 
 def test_gradient_of_features_keeps_the_layout_of_tokens() -> None:
@@ -51,29 +59,50 @@ def test_pooled_grids_of_aggregated_attention_in_all_stages() -> None:
         assert linear_stage.blocks[0].attn.pooled_grid(grid) == (4, 5)
 
 
-def biases(**options) -> list[LogCPB]:
-    """The position biases of the first block of each stage."""
+@pytest.mark.parametrize(
+    ('options', 'units'),
+    [
+        (dict(arch=SMALL), [56, 28, 14, 7]),
+        (dict(arch='micro-aaaa'), [64, 32, 16, 8]),
+        (dict(arch=SMALL_AAAA, pretrain_size=384), [96, 48, 24, 12]),
+    ],
+)
+def test_unit_of_the_coordinates_is_the_size_of_the_release(options: dict, units: list[int]) -> None:
     with on_meta():
-        return [stage.blocks[0].attn.position_bias for stage in TransNeXt(**options).stages]
+        stages = TransNeXt(**options).stages
+    assert [stage.blocks[0].attn.position_bias.pretrain_grid for stage in stages] == [(unit, unit) for unit in units]
 
 
-def test_unit_of_the_coordinates_is_the_size_of_the_release() -> None:
-    def grids(**options) -> list[tuple[int, int]]:
-        return [bias.pretrain_grid for bias in biases(**options)]
+@pytest.mark.parametrize(
+    ('options', 'grids'),
+    [
+        (dict(arch=SMALL), [(56, 7), (28, 7), (14, 7), (7, 7)]),
+        (dict(arch=SMALL, img_size=384), [(96, 12), (48, 12), (24, 12), (12, 12)]),
+        (dict(arch='micro-aaaa'), [(64, 4), (32, 4), (16, 4), (8, 4)]),
+    ],
+)
+def test_interpolation_starts_from_the_grid_of_a_classifier(options: dict, grids: list[tuple[int, int]]) -> None:
+    with on_meta():
+        biases = [
+            stage.blocks[0].attn.position_bias for stage in TransNeXt(bias_mode='interpolate', **options).stages
+        ]
+    assert [(bias.train_grid[0], bias.train_pooled_grid[0]) for bias in biases] == grids
 
-    assert grids(arch=SMALL) == [(56, 56), (28, 28), (14, 14), (7, 7)]
-    assert grids(arch='micro-aaaa') == [(64, 64), (32, 32), (16, 16), (8, 8)]
-    assert grids(arch=SMALL_AAAA, pretrain_size=384) == [(96, 96), (48, 48), (24, 24), (12, 12)]
 
-
-def test_interpolation_starts_from_the_grid_of_a_classifier() -> None:
-    def grids(**options) -> list[tuple]:
-        all_biases = biases(bias_mode='interpolate', **options)
-        return [(bias.train_grid[0], bias.train_pooled_grid[0]) for bias in all_biases]
-
-    assert grids(arch=SMALL) == [(56, 7), (28, 7), (14, 7), (7, 7)]
-    assert grids(arch=SMALL, img_size=384) == [(96, 12), (48, 12), (24, 12), (12, 12)]
-    assert grids(arch='micro-aaaa') == [(64, 4), (32, 4), (16, 4), (8, 4)]
+@pytest.mark.parametrize(
+    ('mode', 'options', 'settings'),
+    [
+        ('extrapolate', {}, dict(bias_mode='extrapolate', pool_size=None)),
+        ('interpolate', {}, dict(bias_mode='interpolate', pool_size=None)),
+        ('linear', {}, dict(bias_mode='extrapolate', pool_size=(7, 7))),
+        ('linear', dict(arch='micro-aaaa'), dict(bias_mode='extrapolate', pool_size=(4, 4))),
+        ('linear', dict(img_size=(384, 20), pretrain_size=448), dict(bias_mode='extrapolate', pool_size=(12, 1))),
+        ('linear', dict(pretrain_size=448), dict(bias_mode='extrapolate', pool_size=(14, 14))),
+    ],
+    ids=str,
+)
+def test_settings_of_the_position_bias(mode: str, options: dict, settings: dict) -> None:
+    assert TransNeXt.position_bias_settings(mode, **options) == settings
 
 
 @pytest.mark.parametrize('arch', [SMALL, SMALL_AAAA], ids=['A-A-A-M', 'A-A-A-A'])
@@ -104,20 +133,13 @@ def test_parts_are_composed_by_stage() -> None:
     windows = TransNeXt(SMALL_AAAA, window_size=(3, 5, 7, 9)).stages
     assert [stage.blocks[0].attn.window_size for stage in windows] == [3, 5, 7, 9]
     # The class itself, also one that is in no registry.
-    assert kinds('mlp', channel_mixer=dict(type=WithoutMixing)) == ['WithoutMixing'] * 4
+    assert kinds('mlp', channel_mixer=dict(type=torch.nn.Identity)) == ['Identity'] * 4
     # A grid to itself, where tokens attend to all tokens.
     bias = TransNeXt(SMALL, **TRANSNEXT['learned bias of all']).stages[0].blocks[0].attn.position_bias
     assert bias.offsets.shape == (1, 111, 111)
     biases = TransNeXt(SMALL, **TRANSNEXT['learned bias']).stages
     # Offsets of two of 7 x 7 cells in every stage.
     assert [stage.blocks[0].attn.position_bias.offsets.shape[1:] for stage in biases] == [(13, 13)] * 4
-
-
-class WithoutMixing(torch.nn.Module):
-    """A channel mixer that needs to know nothing."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
 
 # What a file holds for weights, by what has written it.
@@ -143,7 +165,7 @@ def test_loads_checkpoints_of_this_package(name: str, tmp_path: Path, caplog: py
 
 
 def test_checkpoint_of_another_variant(tmp_path) -> None:
-    torch.save(release('micro'), tmp_path / 'release.pth')
+    torch.save(parity.released_state_dict('transnext_micro'), tmp_path / 'release.pth')
     backbone = TransNeXt('tiny', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'release.pth')))
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     shape = r'stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)'
@@ -160,10 +182,7 @@ def test_checkpoint_of_another_variant(tmp_path) -> None:
         (b'no checkpoint', 'cannot read the checkpoint'),
         ([1, 2], 'holds no weights: .*got list'),
         ({'epoch': 3}, 'holds no weights'),
-        (
-            {'layer1.0.conv1.weight': torch.zeros(3)},
-            'missing in the file: .*unknown to the model: layer1.0.conv1.weig',
-        ),
+        ({'layer1.weight': torch.zeros(3)}, 'missing in the file: .*unknown to the model: layer1.weig'),
         ('http://127.0.0.1:9/file.pth', 'cannot read the checkpoint http.*; download it by hand'),  # nothing listens
     ],
 )

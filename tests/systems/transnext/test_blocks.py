@@ -2,20 +2,25 @@
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn.utils import prune
 
-from bioattn_mm.systems.transnext import TransNeXt, blocks
+from bioattn_mm.ops.add_norm import MAX_CHANNELS
+from bioattn_mm.systems.transnext import blocks
 from bioattn_mm.systems.transnext.position_bias import tables_of
 from tests.ops.conftest import needs_library
+from tests.systems.common.ablations import TRANSNEXT
+
+from .small_model import SMALL, model, step
 
 pytestmark = needs_library
 
-SMALL = dict(embed_dims=(24, 48, 48, 96), num_heads=(1, 2, 2, 4), depths=(2, 1, 2, 2))
 STAGES = len(SMALL['depths'])
 
 
@@ -31,29 +36,6 @@ def by_functions(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     by_functions = blocks.Blocks._functions
     monkeypatch.setattr(blocks.Blocks, '_functions', run)
     return seen
-
-
-def model(**options) -> TransNeXt:
-    torch.manual_seed(0)
-    backbone = TransNeXt(**{'arch': SMALL, **options}).train()
-    for name, parameter in backbone.named_parameters():
-        if name.endswith('bias'):  # they begin as zeros, which would hide that one is left out
-            nn.init.normal_(parameter, std=0.1)
-    return backbone
-
-
-def step(
-    backbone: nn.Module, autocast: torch.dtype | None = None, size: tuple[int, int] = (96, 64)
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs, and gradients of the image and of the parameters."""
-    torch.manual_seed(1)
-    dtype = next(backbone.parameters()).dtype
-    image = torch.randn(2, 3, *size, dtype=dtype, requires_grad=True)
-    backbone.zero_grad()
-    with torch.autocast('cpu', autocast or torch.bfloat16, enabled=autocast is not None):
-        outputs = backbone(image)
-    sum(output.float().square().mean() for output in outputs).backward()
-    return list(outputs), [image.grad, *(parameter.grad for parameter in backbone.parameters())]
 
 
 def by_layers(backbone: nn.Module, *arguments: object, **options: object) -> tuple[list[Tensor], list[Tensor]]:
@@ -198,21 +180,48 @@ def test_with_a_global_hook_all_stages_are_called_layer_by_layer(by_functions: l
     assert not by_functions
 
 
+@pytest.mark.parametrize('name', ['dynamic bias', 'no embedding', 'type 2', 'no bias'])
+def test_ablations_are_called_layer_by_layer(name: str, by_functions: list[Tensor]) -> None:
+    step(model(**TRANSNEXT[name]))
+    assert len(by_functions) == (name in ('dynamic bias', 'no bias'))  # which the last stage does without
+
+
 @pytest.mark.parametrize(
-    'options',
+    ('changes', 'fits'),
     [
-        dict(
-            token_mixers=[dict(type='DynamicBiasAttention')] * 3
-            + [dict(scale=dict(type='CosineQueryWithoutEmbedding'))]
-        ),
-        dict(channel_mixer=dict(type='OtherConvGLU', design=2)),
-        dict(position_bias=dict(type='NoPositionBias'), out_indices=(2,)),
+        (dict(), True),
+        (dict(dtype=torch.float64), False),
+        (dict(hidden_dims=129), False),
+        (dict(channels=63, aggregates=False), False),
+        (dict(channels=MAX_CHANNELS, aggregates=False), True),
+        (dict(channels=MAX_CHANNELS + 2, aggregates=False), False),
+        (dict(channels=128), True),
+        *((dict(channels=2 * head_dims), head_dims == 8) for head_dims in (4, 8, 12, 72)),
+        (dict(window_size=9), True),
+        (dict(window_size=11), False),
+        (dict(pooled_grid=(3, 2)), False),
+        (dict(pooled_grid=(2, 3)), False),
+        (dict(pooled_grid=(3, 3), training=False), True),
     ],
     ids=str,
 )
-def test_ablations_are_called_layer_by_layer(options: dict, by_functions: list[Tensor]) -> None:
-    step(model(**options))
-    assert not by_functions
+def test_what_the_kernels_of_a_gpu_take(changes: dict, fits: bool) -> None:
+    given = SimpleNamespace(
+        **dict(channels=64, hidden_dims=128, window_size=3, pooled_grid=(2, 4), aggregates=True, training=True)
+        | dict(dtype=torch.float32)
+        | changes
+    )
+    attn = SimpleNamespace(
+        proj=SimpleNamespace(out_features=given.channels),
+        num_heads=2,
+        window_size=given.window_size,
+        pooled_grid=lambda grid: given.pooled_grid,
+    )
+    block = SimpleNamespace(attn=attn, mlp=SimpleNamespace(dwconv=SimpleNamespace(in_channels=given.hidden_dims)))
+    with FakeTensorMode():
+        x = torch.empty(2, 8, 8, given.channels, dtype=given.dtype, device='cuda')
+    with torch.set_grad_enabled(given.training):
+        assert blocks._fits_kernels(block, given.aggregates, x) == fits
 
 
 def test_changes_of_a_model_are_seen(by_functions: list[Tensor]) -> None:

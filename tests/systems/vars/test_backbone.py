@@ -11,18 +11,8 @@ from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.systems.vars import VARS
 from bioattn_mm.systems.vars.attention import THRESHOLDS
 from tests import parity
-from tests.systems.common.small_backbones import loaded
+from tests.systems.common.small_backbones import RVT, VARS_NAMES, loaded
 from tests.systems.real_picture import real_picture
-
-# The release's names of attentions -> names here.
-ATTENTIONS = {
-    'self-att': 'softmax',
-    'perf': 'performer',
-    'vars_s': 'vars_s',
-    'vars_d': 'vars_d',
-    'vars_sd': 'vars_sd',
-}
-SMALL = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
 
 
 def released(attention: str, folder: Path) -> VARS:
@@ -30,7 +20,7 @@ def released(attention: str, folder: Path) -> VARS:
     weights = {'model': parity.released_state_dict(f'vars_rvt_tiny_{attention}')}
     # The release's lambda of VARS-S, with which its features were recorded.
     sparsity = 3.5 if attention == 'vars_s' else None
-    return loaded(VARS, weights, folder, 'rvt-tiny', ATTENTIONS[attention], sparsity=sparsity)
+    return loaded(VARS, weights, folder, 'rvt-tiny', VARS_NAMES[attention], sparsity=sparsity)
 
 
 @pytest.mark.parametrize('name', parity.vectors('vars'))
@@ -50,18 +40,17 @@ def test_step_bounds_of_the_convolution_are_the_recorded_ones(tmp_path) -> None:
         np.testing.assert_allclose(bound.flatten(), recorded[name], rtol=1e-5)
 
 
-@pytest.mark.parametrize('block', ['rvt', 'deit', 'gfnet'])
+ISTA = dict(type='bioattn_mm.IstaReconstructionAttention')
+OF_GFNET = dict(type='bioattn_mm.ConvolutionalSparseReconstruction', with_mixing=False, num_kernels=1)
+
+
 @pytest.mark.parametrize(
-    'attention',
+    ('block', 'attention'),
     [
-        'vars_s',
-        'vars_d',
-        'vars_sd',
-        dict(type='bioattn_mm.ConvolutionalSparseReconstruction', with_mixing=False, num_kernels=1),
-        dict(type='bioattn_mm.IstaReconstructionAttention', static_grid=None),
-        dict(type='bioattn_mm.IstaReconstructionAttention'),
+        *(('rvt', kind) for kind in ('vars_s', 'vars_d', 'vars_sd', OF_GFNET, ISTA, ISTA | dict(static_grid=None))),
+        *((block, 'vars_s') for block in ('deit', 'gfnet')),
     ],
-    ids=['s', 'd', 'sd', 's of gfnet', 'ista d', 'ista sd'],
+    ids=str,
 )
 def test_codes_and_gradients_are_not_zero(block: str, attention: str | dict) -> None:
     """In every block, at the start and after ten steps: with lambda = 3.5, VARS-S has no code that is not zero."""
@@ -86,16 +75,16 @@ def test_codes_and_gradients_are_not_zero(block: str, attention: str | dict) -> 
 
 def test_arguments_reach_every_layer() -> None:
     """Those that are not given are the paper's, and not the release's, whose lambda of VARS-S is 3.5."""
-    ista = dict(type='bioattn_mm.IstaReconstructionAttention')
     for attention, options, steps, sparsity, threshold in (
         ('vars_s', {}, 3, 0.3, 'soft'),
         ('vars_d', {}, 3, 0.3, 'gelu'),
         ('vars_d', dict(num_steps=5, sparsity=0.1, threshold='soft'), 5, 0.1, 'soft'),
         ('vars_s', dict(threshold='gelu'), 3, 0.3, 'gelu'),
-        (ista, dict(num_steps=0, sparsity=0.0), 0, 0.0, 'soft'),
-        (ista | dict(static_grid=None), dict(num_steps=0, sparsity=0.0), 0, 0.0, 'soft'),
+        (ISTA, {}, 3, 2.0, 'soft'),
+        (ISTA, dict(num_steps=0, sparsity=0.0), 0, 0.0, 'soft'),
+        (ISTA | dict(static_grid=None), dict(num_steps=0, sparsity=0.0), 0, 0.0, 'soft'),
     ):
-        backbone = VARS(SMALL, attention, **options)
+        backbone = VARS(RVT, attention, **options)
         for block, stride in zip(backbone.blocks, backbone.stage_strides, strict=True):
             layer = block.attn
             assert (layer.num_steps, layer.sparsity, layer.threshold) == (steps, sparsity, THRESHOLDS[threshold])
@@ -105,15 +94,19 @@ def test_arguments_reach_every_layer() -> None:
 
 def test_pooling_is_frozen_with_the_block_after_it() -> None:
     for last in (9, 10):
-        pool = VARS(SMALL, frozen_stages=last).train().pool
+        pool = VARS(RVT, frozen_stages=last).train().pool
         assert all(module.training == (last == 9) for module in pool.modules())
         assert all(parameter.requires_grad == (last == 9) for parameter in pool.parameters())
 
 
 @torch.no_grad()
-def test_pretraining_size_is_the_grid_of_the_static_dictionaries() -> None:
-    backbone = VARS(SMALL, 'vars_sd', pretrain_size=(100, 160))
-    assert [backbone.blocks[index].attn.static_grid for index in (0, 11)] == [(7, 10), (4, 5)]
-    backbone = VARS(SMALL, 'vars_s', pretrain_size=(100, 160))
-    assert [backbone.blocks[index].attn.grid for index in (0, 11)] == [(7, 10), (4, 5)]
-    assert backbone.eval()(torch.randn(1, 3, 100, 160))[1].shape == (1, 16, 4, 5)
+@pytest.mark.parametrize(('attention', 'name'), [('vars_sd', 'static_grid'), ('vars_s', 'grid')])
+def test_pretraining_size_is_the_grid_of_the_static_dictionaries(attention: str, name: str) -> None:
+    backbone = VARS(RVT, attention, pretrain_size=(100, 160)).eval()
+    assert [getattr(backbone.blocks[index].attn, name) for index in (0, 11)] == [(7, 10), (4, 5)]
+    assert backbone(torch.randn(1, 3, 100, 160))[1].shape == (1, 16, 4, 5)
+
+
+def test_batch_norm_of_a_single_value_is_refused_as_by_pytorch() -> None:
+    with pytest.raises(ValueError, match='Expected more than 1 value per channel'):
+        VARS(RVT)(torch.randn(1, 3, 32, 32))
