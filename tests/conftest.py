@@ -26,7 +26,7 @@ NUM_TRAIN, NUM_VAL = 120, 20
 # The dearest files, most of which run trainings, by what they cost; but the three after the first need no miniatures,
 # which that one draws, and for which other workers would wait.
 LONGEST = """
-    every_config printed aggregated_attention_cuda configs real_run train_and_test interruption strategies elastic
+    every_config printed cuda_kernels configs real_run train_and_test interruption strategies elastic
     published_settings notebooks openmmlab own_data imagenet_sets imagenet backbone large_images own_data_page
     panoptic robustness amp distributed registry convert_checkpoint shards main table cuda_graphs random_defects
     inspect_data channels

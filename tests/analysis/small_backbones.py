@@ -1,5 +1,9 @@
 """A small backbone of every system, for tests: its arguments by the name of its class."""
 
+from torch import nn
+
+from bioattn_mm.registry import MODELS
+
 BACKBONES = dict(
     TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
     GABSwin=dict(arch=dict(embed_dims=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 2, 2)), window_size=4),
@@ -16,3 +20,7 @@ BACKBONES = dict(
         num_steps=2,
     ),
 )
+
+
+def build(name: str, **options: object) -> nn.Module:
+    return MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name] | options))

@@ -1,6 +1,7 @@
 """The tools on backbones of other libraries, under corruption and attack, and with positions that are unlearned."""
 
-import json
+import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,21 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
+from bioattn_mm.analysis.conditions import Changes, Model
 from bioattn_mm.analysis.images import stride_of
-from bioattn_mm.analysis.models import POSITION, Source, build_backbone, timm_config, with_initial_positions
+from bioattn_mm.analysis.models import (
+    POSITION,
+    OtherBackbone,
+    Source,
+    build_backbone,
+    timm_config,
+    with_initial_positions,
+)
 from bioattn_mm.errors import InputError
 from bioattn_mm.registry import MODELS
 
-from ..tools.running import InProcess
 from .small_backbones import BACKBONES
-from .tool_runs import ERF, LOCALITY, MAPS, ON_CPU, check_drawing, read_csv, write_config
+from .tool_runs import write_config
 
 SWIN = dict(type='mmseg.SwinTransformer', embed_dims=8, depths=(2, 1, 1, 1), num_heads=(1, 1, 2, 2))
 CLASSIFIER = """
@@ -52,42 +60,32 @@ def classifier(images: Path, tmp_path: Path) -> tuple[Path, Path]:
     return config, tmp_path / 'vit.pth'
 
 
-def write_swin(folder: Path) -> Path:
-    path = write_config(folder, 'GABViT')
-    config = Config.fromfile(path)
-    config.model.backbone = SWIN
-    config.dump(folder / 'swin.py')
-    return folder / 'swin.py'
-
-
-def test_swin_beside_a_model_of_timm(images: Path, tmp_path: Path, tool: InProcess) -> None:
+def test_swin_beside_a_model_of_timm(images: Path, tmp_path: Path, run: Callable) -> None:
     """Their receptive fields, attention and locality; the size is no multiple of a patch."""
-    weights = timm.create_model('test_vit').state_dict()
-    torch.save(weights, tmp_path / 'timm.pth')
-    options = ('--max-images', 1, '--size', 50, 70, *ON_CPU)
-    both = (write_swin(tmp_path), '--timm', 'test_vit', 'timm.pth')
-    tool(tmp_path, ERF, *both, *options, '--out', 'erf')
-    document = json.loads((tmp_path / 'erf' / 'erf.json').read_text())
+    model = timm.create_model('test_vit')
+    torch.save(model.state_dict(), tmp_path / 'timm.pth')
+    config = Config.fromfile(write_config(tmp_path, 'GABViT'))
+    config.model.backbone = SWIN
+    config.dump(tmp_path / 'swin.py')
+    options = ('--max-images', 1, '--size', 50, 70)
+    both = (tmp_path / 'swin.py', '--timm', 'test_vit', 'timm.pth', *options)
+    _, document, _, folder = run('erf', *both, out='erf')
     assert document['weights'] == {'swin': 'random weights', 'test_vit': 'timm.pth'}
-    rows = document['fields']
     # Of the six blocks of the ViT four are outputs.
     places = [('swin', stage) for stage in range(4)] + [('test_vit', block) for block in (0, 2, 3, 5)]
-    assert [(row['model'], row['output']) for row in rows] == places
-    assert np.load(tmp_path / 'erf' / 'erf.npz')['test_vit, output 5'].any()
+    assert [(row['model'], row['output']) for row in document['fields']] == places
+    assert np.load(folder / 'erf.npz')['test_vit, output 5'].any()
 
-    tool(tmp_path, MAPS, *both, *options, '--layer', 0, '--query', 20, 30, '--out', 'maps')
-    swin, vit = json.loads((tmp_path / 'maps' / 'attention_maps.json').read_text())['images']
+    document = run('attention_maps', *both, '--layer', 0, '--query', 20, 30, out='maps').document
+    swin, vit = document['images']
     assert swin['layer'] == 'model.stages.0.blocks.0.attn.w_msa' and vit['layer'] == 'model.blocks.0.attn'
     # The image is 64 x 64 after the data preprocessor's padding for the one, 50 x 70 for the other.
     assert vit['grid'] == [4, 5] and vit['token'] == [1, 2]
     (window,) = swin['maps']
     np.testing.assert_allclose(np.nansum(np.array(window['values'], float), (1, 2)), 1, rtol=1e-4)
     assert [window[side] for side in ('top', 'bottom', 'left', 'right')] == [0, 28, 28, 56]
-    check_drawing(tmp_path / 'maps' / vit['drawing'])
 
-    tool(tmp_path, LOCALITY, '--timm', 'test_vit', 'timm.pth', '--images', images, *options, '--out', 'locality')
-    rows = read_csv(tmp_path / 'locality' / 'locality.csv')
-    model = timm.create_model('test_vit')
+    rows = run('locality', *both[1:], '--images', images, out='locality').rows
     assert len(rows) == len(model.blocks) * model.blocks[0].attn.num_heads
     assert all(0 < float(row['nonlocality']) < 6 for row in rows)
 
@@ -105,43 +103,31 @@ def test_the_checkpoint_of_a_training_with_a_backbone_of_timm(tmp_path: Path) ->
     assert all(torch.equal(loaded[name], weights[f'backbone.{name}']) for name in loaded)
 
 
-def test_corrupted_and_attacked_images(
-    classifier: tuple[Path, Path], images: Path, tmp_path: Path, tool: InProcess
-) -> None:
-    options = ('--max-images', 2, '--size', 48, 64, '--corrupt', 'gaussian_noise:5', '--attack', 'pgd', '--epsilon')
-    states = ['clean', 'gaussian_noise:5', 'pgd 8/255']
-    printed = tool(tmp_path, MAPS, *classifier, *options, '8/255', '--out', 'maps', *ON_CPU)
-    results = json.loads((tmp_path / 'maps' / 'attention_maps.json').read_text())['images']
-    assert [result['condition'] for result in results] == states * 2
+def test_corrupted_and_attacked_images(classifier: tuple[Path, Path], images: Path, run: Callable) -> None:
+    conditions = ('--corrupt', 'gaussian_noise:5', '--attack', 'pgd', '--epsilon', '8/255')
+    options = ('--size', 48, 64, '--max-images')
+    written = run('attention_maps', *classifier, *options, 2, *conditions, out='maps')
+    results = written.document['images']
+    assert [result['condition'] for result in results] == ['clean', 'gaussian_noise:5', 'pgd 8/255'] * 2
     maps = [np.array(result['maps'][0]['values']) for result in results]
-    rows = read_csv(tmp_path / 'maps' / 'consistency.csv')
-    for result, values, clean, row in zip(
-        (results[1], results[2], results[4], results[5]),
-        (maps[1], maps[2], maps[4], maps[5]),
-        (maps[0], maps[0], maps[3], maps[3]),
-        rows,
-        strict=True,
-    ):
+    rows = csv.DictReader((written.folder / 'consistency.csv').read_text().splitlines())
+    for (changed, clean), row in zip(((1, 0), (2, 0), (4, 3), (5, 3)), rows, strict=True):
         # Each token has the same number of pixels, so that the correlation is that of the tokens' weights.
-        wanted = np.corrcoef(clean.mean(0).ravel(), values.mean(0).ravel())[0, 1]
-        assert result['consistency']['correlation'] == pytest.approx(wanted, abs=1e-3) and wanted < 1
-        assert float(row['correlation']) == result['consistency']['correlation']
-        assert len(result['consistency']['heads']) == 2 and 0 <= float(row['iou']) <= 1
-    check_drawing(tmp_path / 'maps' / results[0]['drawing'])
-    assert 'means over the images' in printed
+        wanted = np.corrcoef(maps[clean].mean(0).ravel(), maps[changed].mean(0).ravel())[0, 1]
+        found = results[changed]['consistency']
+        assert found['correlation'] == pytest.approx(wanted, abs=1e-3) and wanted < 1
+        assert float(row['correlation']) == found['correlation']
+        assert len(found['heads']) == 2 and 0 <= float(row['iou']) <= 1
+    assert 'means over the images' in written.printed
 
-    options = ('--max-images', 1, '--size', 48, 64, '--corrupt', 'fog:5', '--reinit-position', *ON_CPU)
-    tool(tmp_path, ERF, *classifier, *options, '--out', 'erf')
-    fields = json.loads((tmp_path / 'erf' / 'erf.json').read_text())['fields']
+    conditions = ('--corrupt', 'fog:5', '--reinit-position')
+    fields = run('erf', *classifier, *options, 1, *conditions, out='erf').document['fields']
     assert [row['condition'] for row in fields] == ['clean', 'fog:5', 'position embeddings re-initialised']
     assert 'iou' not in fields[0] and all(-1 <= row['correlation'] < 1 for row in fields[1:])
-    check_drawing(tmp_path / 'erf' / 'erf.png')
 
 
 def test_attack_raises_the_loss_of_the_prediction(classifier: tuple[Path, Path], images: Path) -> None:
     """It changes no pixel by more than epsilon; the same for a model of timm."""
-    from bioattn_mm.analysis.conditions import Changes, Model
-
     config = Config.fromfile(classifier[0])
     for of_model, checkpoint in ((config, str(classifier[1])), (timm_config('test_vit'), None)):
         changes = Changes([], 'fgsm', 6.0)
@@ -194,8 +180,6 @@ def test_stride_of_any_grid() -> None:
 
 
 def test_outputs_that_are_no_maps() -> None:
-    from bioattn_mm.analysis.models import OtherBackbone
-
     class Pooled(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor]:
             return (x.mean((2, 3)),)

@@ -10,9 +10,8 @@ from bioattn_mm.analysis.attention_figure import PHOTO, Picture, draw_attention,
 from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.analysis.images import PreparedImage
 from bioattn_mm.errors import InputError
-from bioattn_mm.registry import MODELS
 
-from .small_backbones import BACKBONES
+from .small_backbones import build
 
 STRIDE = 16
 # The model's input, padded from 40 x 60 pixels.
@@ -106,7 +105,7 @@ def test_refuses_what_is_not_there(image: PreparedImage) -> None:
 
 
 def test_learnable_tokens_without_weights_are_drawn_in_the_window() -> None:
-    backbone = MODELS.build(dict(type='bioattn_mm.TransNeXt', **BACKBONES['TransNeXt'])).eval()
+    backbone = build('TransNeXt').eval()
     for block in (block for stage in backbone.stages[:3] for block in stage.blocks):
         nn.init.zeros_(block.attn.learnable_tokens)
     recording = record_attention(backbone, torch.randn(1, 3, 64, 96))[0]

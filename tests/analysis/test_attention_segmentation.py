@@ -1,7 +1,7 @@
 """Attention as a segmentation: what each token gets, its threshold, scores, masks of datasets, and the tool."""
 
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -16,19 +16,17 @@ from bioattn_mm.analysis.attention import attention_received
 from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.analysis.images import find_images
 from bioattn_mm.errors import InputError
-from bioattn_mm.registry import MODELS
 from bioattn_mm.training.config.loading import load_config
 
 from ..tools.running import InProcess
-from .small_backbones import BACKBONES
-from .tool_runs import ON_CPU, SEGMENTATION, check_drawing, read_csv, write_config
+from .small_backbones import BACKBONES, build
+from .tool_runs import ON_CPU, write_config
 
 
 @pytest.mark.parametrize('name', BACKBONES)
 def test_attention_received(name: str) -> None:
     """The column means of the whole matrix; of TransNeXt with what each token gets as a part of pooled ones."""
-    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name])).eval()
-    for recording in record_attention(backbone, torch.randn(1, 3, 64, 96)):
+    for recording in record_attention(build(name).eval(), torch.randn(1, 3, 64, 96)):
         height, width = recording.grid
         received = attention_received(recording, height * width)
         assert received.shape[1:] == (height, width) and received.min() >= 0
@@ -115,24 +113,17 @@ def masks(images: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProcess) -> None:
-    config = write_config(tmp_path, 'GABViT')
-    options = ('--images', images, '--masks', masks, '--max-images', 2, '--size', 64, 96, *ON_CPU)
-    printed = tool(tmp_path, SEGMENTATION, config, '--timm', 'test_vit', *options, '--layer', 0, -1, '--out', 'out')
-    rows = read_csv(tmp_path / 'out' / 'attention_segmentation.csv')
-    heads = ['mean', '0', '1']
-    assert [(row['model'], row['layer'], row['head']) for row in rows] == [
-        (model, layer, head)
-        for model, layers in (('gabvit', '02'), ('test_vit', '05'))
-        for layer in layers
-        for head in heads
-    ]
+def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProcess, run: Callable) -> None:
+    both = (write_config(tmp_path, 'GABViT'), '--timm', 'test_vit')
+    options = ('--images', images, '--masks', masks, '--size', 64, 96, '--max-images')
+    printed, document, rows, _ = run('attention_segmentation', *both, *options, 2, '--layer', 0, -1)
+    layers = [('gabvit', '0'), ('gabvit', '2'), ('test_vit', '0'), ('test_vit', '5')]
+    heads = [(*layer, head) for layer in layers for head in ('mean', '0', '1')]
+    assert [(row['model'], row['layer'], row['head']) for row in rows] == heads
     assert all(0 <= float(row['jaccard']) < 1 and 0 < float(row['miou']) < 1 for row in rows)
-    document = json.loads((tmp_path / 'out' / 'attention_segmentation.json').read_text())
     # 20 x 25 pixels of 39 x 60.
     share = 500 / (39 * 60)
     assert document['everything'] == pytest.approx(dict(jaccard=share, miou=share / 2, fp=1 - share, fn=0))
-    check_drawing(tmp_path / 'out' / 'attention_segmentation.png')
     assert f'{100 * share:.1f}' in printed and 'attention above 0.3' in printed
     first = min(masks.glob('*.png'))
     for labels, message in (
@@ -143,8 +134,8 @@ def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProc
         ),
     ):
         cv2.imwrite(str(first), labels)
-        args = ('--timm', 'test_vit', '--images', images, '--masks', masks, '--max-images', 1, '--size', 64, 96)
-        assert message in tool.refused(tmp_path, SEGMENTATION, *args, *ON_CPU, '--out', 'refused')
+        words = ('analysis/attention_segmentation.py', *both[1:], *options, 1, *ON_CPU, '--out', 'refused')
+        assert message in tool.refused(tmp_path, *words)
 
 
 def test_scanpath_saliency() -> None:
@@ -159,7 +150,7 @@ def test_scanpath_saliency() -> None:
     assert np.isnan(segmentation.scanpath_saliency(np.ones((2, 3)), fixated))
 
 
-def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, tool: InProcess) -> None:
+def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, run: Callable) -> None:
     folder = tmp_path / 'ALLFIXATIONMAPS'
     folder.mkdir()
     for image in images.glob('*.png'):
@@ -169,13 +160,10 @@ def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, to
     samples = list(segmentation.read_fixations(str(images), str(folder), 2))
     assert len(samples) == 2 and all(sample.foreground.sum() == 64 and sample.foreground[8, 16] for sample in samples)
 
-    config = write_config(tmp_path, 'VARS')
-    options = ('--images', images, '--fixations', folder, '--max-images', 2, '--size', 64, 96, *ON_CPU)
-    printed = tool(tmp_path, SEGMENTATION, config, *options, '--layer', -1, '--out', 'out')
-    rows = read_csv(tmp_path / 'out' / 'attention_segmentation.csv')
+    options = ('--images', images, '--fixations', folder, '--max-images', 2, '--size', 64, 96, '--layer', -1)
+    printed, _, rows, _ = run('attention_segmentation', write_config(tmp_path, 'VARS'), *options)
     assert [row['head'] for row in rows][:2] == ['mean', '0'] and all(-5 < float(row['nss']) < 5 for row in rows)
     assert 'normalised scanpath saliency' in printed and f'{float(rows[0]["nss"]):.3f}' in printed
-    check_drawing(tmp_path / 'out' / 'attention_segmentation.png')
 
     cv2.imwrite(str(folder / f'{samples[0].image.stem}_fixPts.jpg'), points[:8])
     with pytest.raises(InputError, match='has 60 x 8 pixels: expected 60 x 40'):

@@ -15,7 +15,8 @@ from bioattn_mm.training.config.mini import make_mini
 
 from ..conftest import ROOT
 from ..tools.running import InProcess
-from .tool_runs import STATS
+
+STATS = 'analysis/model_stats.py'
 
 
 @pytest.mark.parametrize('name', ['mask2former_micro_ade20k', 'dino_4scale_micro_coco'])

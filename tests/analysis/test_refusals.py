@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from ..tools.running import ROOT, InProcess
-from .tool_runs import ERF, LOCALITY, MAPS, ON_CPU, SEGMENTATION, STATS, write_config
+from .tool_runs import ON_CPU, write_config
 
+ERF, MAPS, LOCALITY, SEGMENTATION, STATS = (
+    f'analysis/{name}.py' for name in ('erf', 'attention_maps', 'locality', 'attention_segmentation', 'model_stats')
+)
 GABVIT = 'gabvit.py'
 UPERNET = ROOT / 'tests/tools/upernet_small.py'
 IN_SIZE = ('--size', 64, 64)

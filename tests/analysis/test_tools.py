@@ -1,34 +1,31 @@
 """The tools erf, attention_maps and locality on small models of every system: what they write, what they refuse."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bioattn_mm.registry import MODELS
-
 from ..tools.running import InProcess
-from .small_backbones import BACKBONES
-from .tool_runs import ERF, LOCALITY, MAPS, ON_CPU, check_drawing, read_csv, write_config
+from .small_backbones import BACKBONES, build
+from .tool_runs import ON_CPU, write_config
 
 
 def save_checkpoint(path: Path, name: str) -> Path:
     """Weights of a backbone whose outputs are not normalised to a constant mean."""
-    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name]))
+    backbone = build(name)
     for parameter in backbone.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     torch.save({'state_dict': {f'backbone.{key}': value for key, value in backbone.state_dict().items()}}, path)
     return path
 
 
-def test_fields_of_two_models(images: Path, tmp_path: Path, tool: InProcess) -> None:
+def test_fields_of_two_models(images: Path, tmp_path: Path, tool: InProcess, run: Callable) -> None:
     first, second = (write_config(tmp_path, name) for name in ('TransNeXt', 'GABViT'))
-    checkpoint, out = save_checkpoint(tmp_path / 'transnext.pth', 'TransNeXt'), tmp_path / 'out'
-    printed = tool(tmp_path, ERF, first, checkpoint, '--compare', second, '--size', 48, 80, '--out', out, *ON_CPU)
-
-    rows, document = read_csv(out / 'erf.csv'), json.loads((out / 'erf.json').read_text())
+    checkpoint = save_checkpoint(tmp_path / 'transnext.pth', 'TransNeXt')
+    both = (first, checkpoint, '--compare', second, '--size', 48, 80)
+    printed, document, rows, out = run('erf', *both)
     outputs = [('transnext', index) for index in range(4)] + [('gabvit', index) for index in (1, 2)]
     assert [(row['model'], int(row['output'])) for row in rows] == outputs
     assert document['weights'] == {'transnext': str(checkpoint), 'gabvit': 'random weights'}
@@ -42,88 +39,76 @@ def test_fields_of_two_models(images: Path, tmp_path: Path, tool: InProcess) -> 
         assert 0 < areas[0] and areas[-1] <= 1
     # Further from the image a field is wider.
     assert float(rows[0]['area_50']) < float(rows[3]['area_50'])
-    one = ('--compare', second, '--size', 48, 80, '--output', -1, '--max-images', 1, '--out', tmp_path / 'one')
-    tool(tmp_path, ERF, first, checkpoint, *one, *ON_CPU)
-    outputs = [(row['model'], int(row['output'])) for row in read_csv(tmp_path / 'one' / 'erf.csv')]
-    assert outputs == [('transnext', 3), ('gabvit', 2)]
-    check_drawing(tmp_path / 'one' / 'erf.png')
-    check_drawing(out / 'erf.png')
     assert 'gabvit, random weights' in printed
-
-    line = tool.refused(tmp_path, ERF, first, '--out', out, *ON_CPU)
+    rows = run('erf', *both, '--output', -1, '--max-images', 1, out='one').rows
+    assert [(row['model'], int(row['output'])) for row in rows] == [('transnext', 3), ('gabvit', 2)]
+    line = tool.refused(tmp_path, 'analysis/erf.py', first, '--out', out, *ON_CPU)
     assert line == f'error: {out / "erf.csv"} is there already: name another folder for --out'
 
 
-def test_untrained_model_is_said_to_have_no_field(images: Path, tmp_path: Path, tool: InProcess) -> None:
-    config, out = write_config(tmp_path, 'TransNeXt', out_indices=(0, 1)), tmp_path / 'out'
-    printed = tool(tmp_path, ERF, config, '--max-images', 1, '--size', 32, 48, '--out', out, *ON_CPU)
-    assert 'no field of output 0, 1' in printed
-    assert [row['sigma_x'] for row in json.loads((out / 'erf.json').read_text())['fields']] == [None, None]
+def test_untrained_model_is_said_to_have_no_field(images: Path, tmp_path: Path, run: Callable) -> None:
+    config = write_config(tmp_path, 'TransNeXt', out_indices=(0, 1))
+    written = run('erf', config, '--max-images', 1, '--size', 32, 48)
+    assert 'no field of output 0, 1' in written.printed
+    assert [row['sigma_x'] for row in written.document['fields']] == [None, None]
 
 
 @pytest.mark.parametrize('name', BACKBONES)
-def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, tool: InProcess) -> None:
-    config, out = write_config(tmp_path, name), tmp_path / 'out'
-    tool(tmp_path, MAPS, config, '--layer', 1, '--query', 39, 31, '--max-images', 1, '--out', out, *ON_CPU)
-    document = json.loads((out / 'attention_maps.json').read_text())
+def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, run: Callable) -> None:
+    options = ('--layer', 1, '--query', 39, 31, '--max-images', 1)
+    _, document, _, out = run('attention_maps', write_config(tmp_path, name), *options)
     assert document['weights'] == 'random weights' and not (out / 'consistency.csv').exists()
-    assert [Path(result['image']).name for result in document['images']] == ['image_0.png']
+    (result,) = document['images']
+    assert Path(result['image']).name == 'image_0.png'
     stride = {'TransNeXt': 8, 'GABSwin': 4}.get(name, 16)
-    for result in document['images']:
-        check_drawing(out / result['drawing'])
-        # The image is resized to 64 x 96 pixels.
-        assert result['grid'] == [64 // stride, 96 // stride]
-        assert result['token'] == [64 // stride - 1, 50 // stride]
-        maps = {panel['name']: panel for panel in result['maps']}
-        sums = {key: np.nansum(np.array(panel['values'], float), (1, 2)) for key, panel in maps.items()}
-        if name == 'TransNeXt':
-            np.testing.assert_allclose(sums['window'] + sums['pooled'], 1, rtol=1e-4)
-            # One row of the window is outside.
-            token = maps['window']
-            assert [token[side] for side in ('top', 'bottom', 'left', 'right')] == [48, 64, 40, 64]
-        elif name == 'VARS':
-            assert list(maps) == ['step 0', 'step 1', 'attention', *(f'strength, step {step}' for step in range(3))]
-            assert np.array(maps['strength, step 2']['values']).shape == (2, 4, 6)
-        else:
-            names = {'attention'} if name == 'GABSwin' else {'content', 'position', 'attention'}
-            assert names <= set(maps)
-            for key in names:
-                np.testing.assert_allclose(sums[key], 1, rtol=1e-4)
-        if name == 'ConViT':
-            assert result['gates'] == pytest.approx([torch.sigmoid(torch.tensor(1.0)).item()] * 4)
-    if name == 'GABSwin':  # windows of 4 x 4 tokens, shifted by 2, of which the mask leaves a part at the border
-        panel = maps['attention']
-        assert [panel[side] for side in ('top', 'bottom', 'left', 'right')] == [56, 64, 40, 56]
+    # The image is resized to 64 x 96 pixels.
+    assert result['grid'] == [64 // stride, 96 // stride]
+    assert result['token'] == [64 // stride - 1, 50 // stride]
+    maps = {panel['name']: panel for panel in result['maps']}
+    sums = {key: np.nansum(np.array(panel['values'], float), (1, 2)) for key, panel in maps.items()}
+    if name == 'VARS':
+        assert list(maps) == ['step 0', 'step 1', 'attention', *(f'strength, step {step}' for step in range(3))]
+        assert np.array(maps['strength, step 2']['values']).shape == (2, 4, 6)
+    elif name == 'TransNeXt':
+        np.testing.assert_allclose(sums['window'] + sums['pooled'], 1, rtol=1e-4)
+    else:
+        for key in ('attention',) if name == 'GABSwin' else ('content', 'position', 'attention'):
+            np.testing.assert_allclose(sums[key], 1, rtol=1e-4)
+    if name == 'ConViT':
+        assert result['gates'] == pytest.approx([torch.sigmoid(torch.tensor(1.0)).item()] * 4)
+    # One row of TransNeXt's window is outside. GABSwin has windows of 4 x 4 tokens, shifted by 2, of which the mask
+    # leaves a part at the border.
+    places = dict(TransNeXt=('window', [48, 64, 40, 64]), GABSwin=('attention', [56, 64, 40, 56]))
+    if name in places:
+        part, place = places[name]
+        assert [maps[part][side] for side in ('top', 'bottom', 'left', 'right')] == place
 
 
-def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, tool: InProcess) -> None:
-    first, second = (write_config(tmp_path, name) for name in ('TransNeXt', 'GABViT'))
-    options = ('--images', images / 'image_1.png', '--size', 64, 96, *ON_CPU)
-    tool(tmp_path, MAPS, second, '--layer', 0, -1, '--out', tmp_path / 'layers', *options)
-    tool(tmp_path, MAPS, first, '--layer', 2, '--compare', second, '--out', tmp_path / 'models', *options)
-    received = ('--part', 'received', '--corrupt', 'fog:1', '--compare', write_config(tmp_path, 'VARS'))
-    tool(tmp_path, MAPS, first, '--layer', 1, *received, '--out', tmp_path / 'received', *options)
-    results = json.loads((tmp_path / 'received' / 'attention_maps.json').read_text())['images']
-    attention, vars_ = (next(m for m in result['maps'] if m['name'] == 'received') for result in results[::2])
+def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, run: Callable) -> None:
+    first, second, vars_ = (write_config(tmp_path, name) for name in ('TransNeXt', 'GABViT', 'VARS'))
+    options = ('--images', images / 'image_1.png', '--size', 64, 96)
+    received = ('--part', 'received', '--corrupt', 'fog:1', '--compare', vars_)
+    results = run('attention_maps', first, '--layer', 1, *received, *options, out='received').document['images']
+    attention, strength = (next(m for m in result['maps'] if m['name'] == 'received') for result in results[::2])
     # The tokens get 1 in all from a softmax, and any strength from VARS.
     np.testing.assert_allclose(np.sum(attention['values'], (1, 2)), 1, rtol=1e-4)
-    assert np.array(vars_['values']).shape == (2, 4, 6)
-    for folder, expected in (
-        ('layers', [('gabvit', 'blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
-        ('models', [('transnext', 'stages.2.blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
+    assert np.array(strength['values']).shape == (2, 4, 6)
+    for out, words, expected in (
+        ('layers', (second, '--layer', 0, -1), [('gabvit', 'blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
+        (
+            *('models', (first, '--layer', 2, '--compare', second)),
+            [('transnext', 'stages.2.blocks.0.attn'), ('gabvit', 'blocks.2.attn')],
+        ),
     ):
-        results = json.loads((tmp_path / folder / 'attention_maps.json').read_text())['images']
+        results = run('attention_maps', *words, *options, out=out).document['images']
         assert [(result['model'], result['layer']) for result in results] == expected
         assert {Path(result['image']).name for result in results} == {'image_1.png'}
-        check_drawing(tmp_path / folder / '000_image_1.png')
 
 
 @pytest.mark.parametrize('name', BACKBONES)
-def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, tool: InProcess) -> None:
-    config, out = write_config(tmp_path, name), tmp_path / 'out'
-    options = ('--images', images, '--size', 48, 64, '--max-images', 2, '--out', out, *ON_CPU)
-    printed = tool(tmp_path, LOCALITY, config, *options)
-    rows, document = read_csv(out / 'locality.csv'), json.loads((out / 'locality.json').read_text())
+def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, run: Callable) -> None:
+    options = ('--images', images, '--size', 48, 64, '--max-images', 2)
+    printed, document, rows, _ = run('locality', write_config(tmp_path, name), *options)
     assert document['images'] == 2 and len(document['heads']) == len(rows)
     measures = dict(
         TransNeXt={'pooled_share'},
@@ -139,21 +124,18 @@ def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, tool:
     assert all(0 < float(row['nonlocality']) < np.hypot(int(row['height']), int(row['width'])) for row in rows)
     if name == 'ConViT':  # the last layer is one with a class token and without a gate
         assert [bool(row['gate']) for row in rows] == [True] * 12 + [False] * 4
-    check_drawing(out / 'locality.png')
     assert 'means over heads' in printed
 
 
-def test_local_file_of_the_config(images: Path, tmp_path: Path, tool: InProcess) -> None:
+def test_local_file_of_the_config(images: Path, tmp_path: Path, run: Callable) -> None:
     """Weights come from the file that the config starts from, where it is a local one."""
     checkpoint = save_checkpoint(tmp_path / 'vit.pth', 'GABViT')
     init_cfg = dict(type='Pretrained', checkpoint=str(checkpoint))
     config = write_config(tmp_path, 'GABViT', init_cfg=init_cfg)
-    tool(tmp_path, LOCALITY, config, '--max-images', 1, '--out', tmp_path / 'out', *ON_CPU)
-    assert list(json.loads((tmp_path / 'out' / 'locality.json').read_text())['weights'].values()) == [str(checkpoint)]
+    document = run('locality', config, '--max-images', 1).document
+    assert list(document['weights'].values()) == [str(checkpoint)]
     config = write_config(tmp_path, 'GABViT', init_cfg=dict(init_cfg, checkpoint='https://example.org/vit.pth'))
     other = ('--compare', write_config(tmp_path, 'PerViT'), '--compare', write_config(tmp_path, 'ConViT'))
-    tool(tmp_path, LOCALITY, config, *other, '--max-images', 1, '--out', tmp_path / 'out_of_url', *ON_CPU)
-    document = json.loads((tmp_path / 'out_of_url' / 'locality.json').read_text())
+    document = run('locality', config, *other, '--max-images', 1, out='of_url').document
     assert document['weights'] == dict.fromkeys(('gabvit', 'pervit', 'convit'), 'random weights')
     assert {row['model'] for row in document['heads']} == {'gabvit', 'pervit', 'convit'}
-    check_drawing(tmp_path / 'out_of_url' / 'locality.png')

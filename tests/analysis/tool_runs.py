@@ -1,16 +1,9 @@
-"""The tools of analysis on small backbones: their configs, and reading what they wrote."""
+"""Configs of small backbones for the tools of analysis."""
 
-import csv
 from pathlib import Path
-
-import numpy as np
-from PIL import Image
 
 from .small_backbones import BACKBONES
 
-ERF, MAPS, LOCALITY, SEGMENTATION, STATS = (
-    f'analysis/{name}.py' for name in ('erf', 'attention_maps', 'locality', 'attention_segmentation', 'model_stats')
-)
 ON_CPU = ('--device', 'cpu')
 CONFIG = """
 default_scope = 'mmseg'
@@ -39,13 +32,3 @@ def write_config(folder: Path, name: str, **options) -> Path:
     path = folder / f'{name.lower()}.py'
     path.write_text(CONFIG.format(backbone=backbone, root=str(folder / 'data')))
     return path
-
-
-def read_csv(path: Path) -> list[dict]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
-def check_drawing(path: Path) -> None:
-    with Image.open(path) as image:
-        assert np.asarray(image.convert('L')).std() > 10

@@ -46,44 +46,12 @@ def psa_mask(psa_type: str, mask_size: tuple[int, int], **arguments) -> Results:
     return with_gradients(mmcv.ops.PSAMask(psa_type, mask_size), **arguments)
 
 
-def sa_conv(x: Tensor) -> Results:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layer = mmcv.ops.SAConv2d(4, 6, 3, padding=1, use_deform=True)
-    for parameter in layer.parameters():
-        torch.nn.init.constant_(parameter, 0.1) if parameter.ndim == 1 else None
-    return {'output': layer(x).detach()}
-
-
 def roi_align(features: Tensor, rois: Tensor, output_grad: Tensor, **options) -> Results:
     features = features.clone().requires_grad_()
     layer = mmcv.ops.RoIAlign(output_size=output_grad.shape[2:], **options)
     output = layer(features, rois)
     output.backward(output_grad)
     return {'output': output.detach(), 'gradient': features.grad}
-
-
-def roi_extractor(level_0: Tensor, level_1: Tensor, rois: Tensor) -> Results:
-    from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
-
-    roi_layer = {'type': 'RoIAlign', 'output_size': 7, 'sampling_ratio': 0}
-    extractor = SingleRoIExtractor(roi_layer, level_0.size(1), featmap_strides=[4, 8], finest_scale=20)
-    return {'output': extractor((level_0, level_1), rois)}
-
-
-def multiclass_nms(boxes: Tensor, scores: Tensor) -> Results:
-    from mmdet.models.layers import multiclass_nms
-
-    dets, labels = multiclass_nms(boxes, scores, 0.05, {'type': 'nms', 'iou_threshold': 0.5}, max_num=50)
-    return {'dets': dets, 'labels': labels}
-
-
-def crop_and_resize(masks: Tensor, boxes: Tensor) -> Results:
-    from mmdet.structures.mask import BitmapMasks
-
-    masks = BitmapMasks(masks.numpy(), *masks.shape[1:])
-    cropped = masks.crop_and_resize(boxes.numpy(), (14, 14), torch.arange(len(boxes)).numpy())
-    return {'masks': torch.from_numpy(cropped.masks)}
 
 
 def refused(function: Callable[..., object], **arguments) -> Results:
@@ -191,7 +159,6 @@ def add_convolutions() -> None:
     options = dict(bias=None, stride=1, padding=1)
     name = 'modulated_deform_conv, offsets of a larger map'
     add(name, deform_conv, **modulated, inputs=inputs, **options)
-    add('SAConv2d', sa_conv, x=torch.randn(2, 4, 7, 9))
     for psa_type, mask_size in product(('collect', 'distribute'), ((5, 7), (3, 1))):
         inputs = dict(input=torch.randn(2, mask_size[0] * mask_size[1], 4, 5))
         options = dict(output_grad=torch.randn(2, 20, 4, 5), mask_size=mask_size, psa_type=psa_type)
@@ -213,13 +180,6 @@ def add_regions() -> None:
     add('roi_align, float64', roi_align, **double, spatial_scale=0.25)
     tensors.update(rois=torch.zeros(0, 5), output_grad=torch.zeros(0, 3, 7, 7))
     add('roi_align, no regions', roi_align, **tensors)
-
-    levels = dict(level_0=features(2), level_1=torch.randn(2, 3, 8, 10))
-    add('mmdet SingleRoIExtractor', roi_extractor, **levels, rois=random_rois(20, 2))
-    add('mmdet multiclass_nms', multiclass_nms, boxes=random_boxes(100), scores=torch.rand(100, 4))
-    boxes = torch.tensor([[0.0, 0, 10, 20], [5, 5, 35, 30], [1.5, 2.5, 9, 9], [0, 0, 40, 40]])
-    masks = (torch.rand(4, 40, 40) > 0.5).to(torch.uint8)
-    add('mmdet BitmapMasks.crop_and_resize', crop_and_resize, masks=masks, boxes=boxes)
 
 
 def add_refused() -> None:

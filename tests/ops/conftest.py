@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -85,16 +86,6 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> None:
-    """Half precision is a format of storage: the only rounding is that of the output.
-
-    On the CPU in bfloat16, processors with instructions for its products round the factors, too, and sum in float32.
-    """
-    bfloat16 = output.dtype == torch.bfloat16
-    atol = 2**-8 * exact.abs().max().item() if bfloat16 and backend == 'cpu' else 1e-5
-    torch.testing.assert_close(output, exact.to(output.dtype), rtol=0.016 if bfloat16 else 1e-3, atol=atol)
-
-
 @pytest.fixture(scope='session')
 def emulation_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where what runs on the emulation of CUDA is compiled, once for all parallel workers."""
@@ -106,6 +97,22 @@ def emulation_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cuda_on_cpu(emulation_folder: Path) -> CUDAOnCPU:
     """The CUDA kernels for compute capability 8.0 and later, on the CPU."""
     return CUDAOnCPU('kernels_on_cpu', emulation_folder)
+
+
+class Backend(NamedTuple):
+    """Of operators, and the device of their tensors, which is the CPU where CUDA is emulated."""
+
+    name: str
+    device: str
+
+
+@pytest.fixture(params=BACKENDS)
+def any_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """Every backend, and the CUDA kernels' source on the CPU."""
+    if request.param == 'cuda on cpu':
+        request.getfixturevalue('cuda_on_cpu').stand_in(monkeypatch)
+        return Backend('cuda', 'cpu')
+    return Backend(request.param, 'cuda' if request.param == 'cuda' else 'cpu')
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

@@ -1,6 +1,7 @@
 """Tensors of the operators that more than one file of tests takes; the others are of `bioattn_mm.ops.samples`."""
 
 import torch
+from torch import Tensor
 
 from bioattn_mm.ops import CosineAttentionInputs
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
@@ -34,3 +35,7 @@ def cosine_attention_inputs(
         if consecutive
         else torch.randint(columns, (width, pooled_width)),
     )
+
+
+def to_double(value: object) -> object:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value

@@ -1,16 +1,11 @@
 """Aggregated attention against its formula, written out query by query."""
 
-import re
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from bioattn_mm.ops import aggregated_attention, reference
+from bioattn_mm.ops import aggregated_attention
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.backends import choose_backend
-from tests.ops.conftest import check_storage
 from tests.ops.inputs import aggregated_attention_inputs
 
 
@@ -74,31 +69,3 @@ def test_backend_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', 'abacus')
     with pytest.raises(ValueError, match="no backend 'abacus' for cpu: expected one of .*reference"):
         aggregated_attention(**aggregated_attention_inputs())
-
-
-def test_report_of_what_was_built() -> None:
-    process = subprocess.run([sys.executable, '-m', 'bioattn_mm.ops'], capture_output=True, text=True, check=True)
-    assert 'compiled operators: ' in process.stdout
-    assert re.search(r'^cpu: .*reference', process.stdout, re.MULTILINE)
-
-
-def test_queries_in_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = aggregated_attention_inputs(grid=(9, 6))
-    whole = aggregated_attention(**arguments, backend='reference')
-    monkeypatch.setattr(reference, 'MAX_WEIGHTS_PER_CHUNK', 2 * 2 * 6 * (9 + 6) * 2)  # two rows at a time
-    calls = []
-    attend = reference._attend
-    monkeypatch.setattr(reference, '_attend', lambda *args: calls.append(1) or attend(*args))
-    with torch.no_grad():
-        torch.testing.assert_close(aggregated_attention(**arguments, backend='reference'), whole)
-    assert len(calls) == 5
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_precision_sums_in_float32(dtype: torch.dtype, backend: str) -> None:
-    arguments = aggregated_attention_inputs(dtype=torch.float32, channels=24)
-    half = {name: t.to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
-    exact = aggregated_attention(**{name: t.double() if t.is_floating_point() else t for name, t in half.items()})
-    output = aggregated_attention(**half, backend=backend)
-    assert output.dtype == dtype
-    check_storage(output, exact, backend)

@@ -1,6 +1,7 @@
 """`python -m bioattn_mm.ops --check`, and what it compares the operators with."""
 
 import inspect
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,9 @@ import torch.nn.functional as F
 from bioattn_mm import ops
 from bioattn_mm.ops import check, registration
 from bioattn_mm.ops.__main__ import main
+from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
 from bioattn_mm.ops.samples import OPERATORS
-from tests.ops.conftest import needs_library
+from tests.ops.conftest import IN_USE, needs_library
 
 CPU = ['--check', '--device', 'cpu', '--operators']
 
@@ -20,6 +22,13 @@ def exit_code(*arguments: str) -> int:
     with pytest.raises(SystemExit) as exit:
         main(arguments)
     return exit.value.code
+
+
+def test_report_of_what_was_built(capsys: pytest.CaptureFixture) -> None:
+    main([])
+    report = capsys.readouterr().out
+    assert 'compiled operators: ' in report and re.search(r'^cpu: .*reference', report, re.MULTILINE)
+    assert not LIBRARY_IS_LOADED or f'instruction set of the CPU operators: {IN_USE}' in report
 
 
 def test_every_operator_is_checked() -> None:

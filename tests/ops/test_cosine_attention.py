@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention, unit_vectors
 from bioattn_mm.ops.samples import OPERATORS
-from tests.ops.conftest import check_any_number_of_threads, check_storage, needs_library
+from tests.ops.conftest import check_any_number_of_threads, needs_library
 from tests.ops.inputs import cosine_attention_inputs
 
 
@@ -74,18 +74,6 @@ def test_zeros_stay_zeros() -> None:
     inputs.pooled_key_value[1, 1, 1] = 0
     results = (output_and_gradients(inputs, backend) for backend in ('cpu', 'reference'))
     torch.testing.assert_close(*results, rtol=1e-7, atol=1e-7)
-
-
-@needs_library
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_precision_is_a_format_of_storage(dtype: torch.dtype) -> None:
-    half = cosine_attention_inputs(channels=24, dtype=dtype)
-    output = cosine_attention(*half, backend='cpu')
-    exact = cosine_attention(*(t.double() if t.is_floating_point() else t for t in half), backend='reference')
-    assert output.dtype == dtype
-    check_storage(output, exact, 'cpu')
-    leaves = OPERATORS['cosine_attention'].leaves(half)
-    assert [g.dtype for g in output_and_gradients(half, 'cpu')[1:]] == [leaf.dtype for leaf in leaves]
 
 
 @needs_library

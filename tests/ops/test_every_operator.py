@@ -2,20 +2,36 @@
 
 import inspect
 import io
+import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from bioattn_mm.ops import chunked_attention
+from bioattn_mm.ops import chunked_attention, log_cpb, reference
 from bioattn_mm.ops.registration import NUM_CAST
 from bioattn_mm.ops.samples import HALF, OPERATORS
-from tests.ops.conftest import Calls, check_any_number_of_threads, check_backends_agree, needs_cuda, needs_library
-from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs
+from tests.ops.conftest import (
+    IN_USE,
+    OF_BFLOAT16,
+    Calls,
+    capability,
+    check_any_number_of_threads,
+    check_backends_agree,
+    needs_cuda,
+    needs_library,
+    without_bfloat16_kernels,
+)
+from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs, to_double
 
 NAMES = [name for name in OPERATORS if 'cpu' in OPERATORS[name].dtypes]
+ATTENTION = [name for name in NAMES if 'attention' in name]
+# The package has the function under that name.
+PERIPHERAL = sys.modules[OPERATORS['peripheral_attention'].run.__module__]
 # Autocast makes no other dtypes of these tensors than one: the layers cast.
 OF_AUTOCAST = [
     (name, dtype)
@@ -123,7 +139,67 @@ def test_the_same_for_any_number_of_threads(name: str, dtype: torch.dtype) -> No
     check_any_number_of_threads(lambda: values_and_gradients(name, inputs, 'cpu'))
 
 
-@pytest.mark.parametrize('name', [name for name in NAMES if 'attention' in name])
+@pytest.mark.parametrize('dtype', HALF)
+@pytest.mark.parametrize('name', ATTENTION)
+def test_half_precision_is_a_format_of_storage(name: str, dtype: torch.dtype, backend: str) -> None:
+    """The only rounding is that of the output, which the backward pass reads, too.
+
+    On the CPU in bfloat16, processors with instructions for its products round the factors, too, and sum in float32.
+    """
+    inputs = inputs_of(name, dict(grid=(5, 9), channels=24), dtype)
+    want, *wanted = values_and_gradients(name, with_gradients(name, [*map(to_double, inputs)]), 'reference')
+    for instructions in dict.fromkeys((without_bfloat16_kernels(), IN_USE)) if backend == 'cpu' else ('of PyTorch',):
+        with capability(instructions) if backend == 'cpu' else nullcontext():
+            output, *gradients = values_and_gradients(name, inputs, backend)
+        assert [t.dtype for t in (output, *gradients)] == [dtype, *(t.dtype for t in OPERATORS[name].leaves(inputs))]
+        rtol, atol = 0.016 if dtype == torch.bfloat16 else 1e-3, 1e-5
+        if instructions in OF_BFLOAT16 and dtype == torch.bfloat16:
+            atol = 2**-8 * want.abs().max().item()
+        if instructions == 'of PyTorch':  # which rounds in between
+            rtol, atol, gradients = 0, 0.05, wanted
+        torch.testing.assert_close(output, want.to(dtype), rtol=rtol, atol=atol)
+        for one, other in zip(gradients, wanted, strict=True):
+            scale = max(other.abs().max().item(), 1e-3)  # that of conv_bias is zero
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-2 * scale)
+
+
+# By operator and sizes: the limit of numbers in a chunk, which holds two rows, and how often PyTorch is called.
+CHUNKS = [
+    ('aggregated_attention', dict(grid=(9, 6)), (reference, 'MAX_WEIGHTS_PER_CHUNK'), 720, (reference, '_attend'), 5),
+    (
+        *('relative_bias_attention', dict(grid=(9, 6), heads=3), (chunked_attention, 'MAX_WEIGHTS_PER_CHUNK')),
+        *(3888, (F, 'scaled_dot_product_attention'), 5),
+    ),
+    ('log_cpb_table', dict(rows=5, columns=37, hidden=10), (log_cpb, 'MAX_HIDDEN_PER_CHUNK'), 740, (F, 'linear'), 3),
+    *(
+        ('peripheral_attention', dict(grid=grid), (PERIPHERAL, 'CHUNK_NUMEL'), numel, (F, 'conv2d'), None)
+        for grid, numel in (((5, 6), 1), ((5, 6), 1000), ((1, 9), 700), ((9, 1), 1000))
+    ),
+]
+
+
+@pytest.mark.parametrize(('name', 'sizes', 'limit', 'numel', 'function', 'calls'), CHUNKS)
+def test_formulas_in_chunks_give_the_same(
+    name: str,
+    sizes: dict,
+    limit: tuple,
+    numel: int,
+    function: tuple,
+    calls: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inputs, called = OPERATORS[name].inputs(sizes, 'cpu', torch.float64), []
+    whole = OPERATORS[name].values_and_gradients(inputs, 'reference')
+    attend = getattr(*function)
+    monkeypatch.setattr(*limit, numel)
+    monkeypatch.setattr(*function, lambda *args, **options: called.append(1) or attend(*args, **options))
+    with torch.no_grad():
+        torch.testing.assert_close(OPERATORS[name].run(*inputs, backend='reference'), whole[0])
+    assert calls in (len(called), None)
+    torch.testing.assert_close(OPERATORS[name].values_and_gradients(inputs, 'reference'), whole)
+
+
+@pytest.mark.parametrize('name', ATTENTION)
 def test_nan_of_a_query_goes_no_further_and_large_queries_stay_finite(name: str, backend: str) -> None:
     inputs = [tensor.detach() for tensor in inputs_of(name, {})]
     place = (0, 1, 5) if name == 'peripheral_attention' else (0, 2, 3, 1)

@@ -20,6 +20,7 @@ from bioattn_mm.ops.arguments import DTYPES
 from bioattn_mm.ops.check import GRADIENT_FACTOR, SMALLEST_SCALE, TOLERANCE
 from bioattn_mm.ops.samples import OPERATORS, Operator
 from tests.ops.conftest import CAPABILITIES, IN_USE, Calls, capability, needs_library
+from tests.ops.inputs import to_double
 
 NAMES = [name for name in OPERATORS if 'cpu' in OPERATORS[name].dtypes]
 CASES = int(os.environ.get('BIOATTN_MM_FUZZ_CASES', 80))
@@ -64,9 +65,6 @@ def draw_sizes(draw: random.Random, operator: Operator) -> dict[str, object]:
     return {name: (length(name), length(name)) if 'grid' in name else length(name) for name in names}
 
 
-# The same numbers elsewhere in memory.
-
-
 def transposed(draw: random.Random, tensor: Tensor) -> Tensor:
     axes = draw.sample(range(tensor.dim()), 2) if tensor.dim() > 1 else (0, 0)
     return tensor.transpose(*axes).contiguous().transpose(*axes) if tensor.dim() else tensor
@@ -92,22 +90,11 @@ def with_odd_strides(draw: random.Random, tensor: Tensor) -> Tensor:
     return tensor.as_strided(tensor.shape, strides) if tensor.numel() else tensor
 
 
-LAYOUTS = (transposed, sliced, shifted, with_odd_strides)
-
-
-# Other numbers, that are as right.
-
-
 def expanded(draw: random.Random, tensor: Tensor) -> Tensor:
     if not tensor.numel() or not tensor.dim():
         return tensor
     axis = draw.randrange(tensor.dim())
     return tensor.narrow(axis, 0, 1).expand_as(tensor)
-
-
-def overlapping(draw: random.Random, tensor: Tensor) -> Tensor:
-    """With elements that share memory, as those of windows do."""
-    return tensor.contiguous().as_strided(tensor.shape, (1,) * tensor.dim())
 
 
 def with_a_special(draw: random.Random, tensor: Tensor) -> Tensor:
@@ -116,13 +103,6 @@ def with_a_special(draw: random.Random, tensor: Tensor) -> Tensor:
     tensor = tensor.clone(memory_format=torch.contiguous_format)
     tensor.view(-1)[draw.randrange(tensor.numel())] = draw.choice((float('nan'), float('inf'), -float('inf')))
     return tensor
-
-
-def zeros(draw: random.Random, tensor: Tensor) -> Tensor:
-    return torch.zeros_like(tensor)
-
-
-# What does not fit.
 
 
 def of_another_shape(draw: random.Random, tensor: Tensor) -> Tensor:
@@ -145,23 +125,6 @@ def of_another_shape(draw: random.Random, tensor: Tensor) -> Tensor:
     )()
 
 
-def of_another_dtype(draw: random.Random, tensor: Tensor) -> Tensor:
-    others = (*DTYPES, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
-    return tensor.to(draw.choice([dtype for dtype in others if dtype != tensor.dtype]))
-
-
-def on_another_device(draw: random.Random, tensor: Tensor) -> Tensor:
-    return tensor.to('meta')
-
-
-def sparse(draw: random.Random, tensor: Tensor) -> Tensor:
-    return tensor.to_sparse()
-
-
-def missing(draw: random.Random, tensor: Tensor) -> None:
-    return None
-
-
 def out_of_range(draw: random.Random, tensor: Tensor) -> Tensor:
     """Indices of rows or columns that are not there."""
     if tensor.is_floating_point() or not tensor.numel():
@@ -171,11 +134,21 @@ def out_of_range(draw: random.Random, tensor: Tensor) -> Tensor:
     return tensor
 
 
-RIGHT = (*LAYOUTS, expanded, overlapping, with_a_special, zeros)
+# The same numbers elsewhere in memory.
+LAYOUTS = (transposed, sliced, shifted, with_odd_strides)
+# Other numbers, that are as right: elements that share memory, as those of windows do, among them.
+RIGHT = (
+    *(*LAYOUTS, expanded, with_a_special, lambda draw, tensor: torch.zeros_like(tensor)),
+    lambda draw, tensor: tensor.contiguous().as_strided(tensor.shape, (1,) * tensor.dim()),
+)
+OTHER_DTYPES = (*DTYPES, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
+# What does not fit. An exception that is raised for one tensor must not hide what another does.
 WRONG = (
-    *(of_another_shape, of_another_shape, of_another_dtype, on_another_device, sparse, missing, out_of_range),
-    # An exception that is raised for one tensor must not hide what another does.
-    *RIGHT,
+    *(of_another_shape, of_another_shape, out_of_range, *RIGHT),
+    lambda draw, tensor: tensor.to(draw.choice([dtype for dtype in OTHER_DTYPES if dtype != tensor.dtype])),
+    lambda draw, tensor: tensor.to('meta'),
+    lambda draw, tensor: tensor.to_sparse(),
+    lambda draw, tensor: None,
 )
 
 
@@ -186,11 +159,6 @@ def alter(draw: random.Random, inputs: Sequence, alterations: Sequence[Callable]
     for place in draw.sample(tensors, min(len(tensors), draw.choice((0, 1, 1, 1, 2, 3)))):
         inputs[place] = draw.choice(alterations)(draw, inputs[place])
     return inputs
-
-
-def draw_capability(draw: random.Random) -> str:
-    """One of the processor's instruction sets, half of the time the one in use."""
-    return draw.choice((IN_USE, draw.choice(CAPABILITIES)))
 
 
 def run(function: Callable[[], list[Tensor]]) -> list[Tensor] | Exception:
@@ -243,10 +211,6 @@ class Case:
         inputs, others = ([to_double(t) for t in values] for values in (self.inputs, self.others.values()))
         exact = replace(self, inputs=inputs, others=dict(zip(self.others, others)), autocast=None)
         return exact.values_and_gradients('reference')
-
-
-def to_double(value: object) -> object:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def check_alike(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
@@ -308,7 +272,7 @@ def test_the_formula_or_an_exception(name: str, wrong: bool) -> None:
             autocast=draw.choice((None, None, None, torch.bfloat16, torch.float16)),
         )
         backend = draw.choice(('cpu', 'cpu', None))
-        with capability(draw_capability(draw)):
+        with capability(draw.choice((IN_USE, draw.choice(CAPABILITIES)))):
             got, wanted = (run(partial(case.values_and_gradients, name)) for name in (backend, 'reference'))
         if isinstance(got, Exception):
             # Compiled operators take less, but where nobody asks for one, another runs.
@@ -348,7 +312,7 @@ def test_what_operators_call_checks_its_arguments_itself(name: str) -> None:
     for draw in seeds(name):
         inputs = draw_inputs(draw, operator)
         case = Case(operator, inputs, OTHERS.get(name, lambda *_: {})(draw, inputs))
-        with capability(draw_capability(draw)), Calls() as calls:
+        with capability(draw.choice((IN_USE, draw.choice(CAPABILITIES)))), Calls() as calls:
             run(partial(case.values_and_gradients, 'cpu'))
         for function, arguments in calls.kept:
             called.add(str(function))

@@ -2,61 +2,26 @@
 
 import copy
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
-from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import backends, gated_convolution, gated_convolution_reference
 from bioattn_mm.systems.transnext import ConvGLU
-from tests.ops.conftest import ON_CUDA, needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, DEVICE, CUDAOnCPU
+from tests.ops.conftest import Backend, needs_cuda, needs_library
 
-KERNELS = CSRC / 'cuda' / 'gated_convolution_cuda.cu'
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 Operator = Callable[..., torch.Tensor]
-
-
-class OnCPU(torch.autograd.Function):
-    """The CUDA kernels, run on the CPU."""
-
-    @staticmethod
-    def forward(
-        ctx: FunctionCtx,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        x_bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        ctx.has_x_bias = x_bias is not None
-        ctx.save_for_backward(x, x_bias, weight, bias)
-        return torch.ops.kernels_on_cpu.gated_convolution(*ctx.to_save)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        backward = torch.ops.kernels_on_cpu.gated_convolution_backward
-        x, x_bias, weight, bias = backward(grad, *ctx.saved_tensors)
-        return (x, weight, bias, x_bias) if ctx.has_x_bias else (x, weight, bias)
 
 
 ON_CPU = pytest.param('cpu', marks=needs_library)
 
 
-@pytest.fixture(params=[ON_CPU, *ON_CUDA])
-def operator(request: pytest.FixtureRequest) -> Operator:
-    """Each compiled operator, and the CUDA kernels' source on the CPU, as a function of tensors on the CPU."""
-    if request.param == 'cuda on cpu':
-        request.getfixturevalue('cuda_on_cpu').draw_order()
-        return OnCPU.apply
-
-    def run(*inputs: torch.Tensor) -> torch.Tensor:
-        return gate(*(tensor.to(request.param) for tensor in inputs), backend=request.param).cpu()
-
-    return run
-
-
-on_cuda = pytest.mark.parametrize('operator', ON_CUDA, indirect=True)
+@pytest.fixture
+def operator(any_backend: Backend) -> Operator:
+    """Every backend, as a function of tensors on the CPU."""
+    name, device = any_backend
+    return lambda *inputs: gate(*(tensor.to(device) for tensor in inputs), backend=name).cpu()
 
 
 def make_inputs(
@@ -101,65 +66,6 @@ def check_against_pytorch(inputs: list[torch.Tensor], operator: Operator) -> Non
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_equals_pytorch(grid: tuple[int, int], dtype: torch.dtype) -> None:
     check_against_pytorch(make_inputs(grid, 32, dtype), lambda *inputs: gate(*inputs, backend='cpu'))
-
-
-@on_cuda
-@pytest.mark.parametrize(
-    'sizes',
-    [
-        dict(grid=(1, 1)),
-        dict(grid=(1, 6), channels=2),
-        dict(grid=(3, 5), channels=6, dtype=torch.float16),
-        dict(grid=(3, 5), channels=6, dtype=torch.bfloat16),
-        dict(grid=(9, 17), channels=70, batch=1),  # blocks that begin with the last row, column and channels
-        dict(grid=(8, 16), channels=64),  # blocks without a remainder
-        dict(grid=(2, 3), channels=4, batch=9),  # more tiles than warps add them up
-        dict(batch=0),
-    ],
-    ids=str,
-)
-def test_cuda_equals_pytorch(sizes: dict, operator: Operator) -> None:
-    check_against_pytorch(make_inputs(**dict(dtype=torch.float32) | sizes), operator)
-
-
-@on_cuda
-def test_cuda_without_the_bias_of_the_layer_before(operator: Operator) -> None:
-    check_against_pytorch(make_inputs((3, 4), dtype=torch.float32)[:3], operator)
-
-
-@on_cuda
-def test_cuda_takes_any_memory_layout(operator: Operator) -> None:
-    inputs = make_inputs((3, 4), dtype=torch.bfloat16)
-    wanted = output_and_gradients(inputs, operator)
-    strided = [torch.stack((tensor, tensor), -1)[..., 0] for tensor in inputs]
-    assert not any(tensor.is_contiguous() for tensor in strided)
-    shifted = [torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape) for tensor in inputs]
-    for others in (strided, shifted):
-        leaves = [tensor.detach().requires_grad_() for tensor in others]
-        results = output_and_gradients(leaves, operator)
-        assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))
-
-
-def test_cuda_is_the_same_in_any_order_of_the_threads(cuda_on_cpu: CUDAOnCPU) -> None:
-    inputs = make_inputs((9, 18), dtype=torch.float32)
-    cuda_on_cpu.check_any_order(lambda: output_and_gradients(inputs, OnCPU.apply))
-
-
-def test_cuda_takes_one_launch_forward_and_three_backward(cuda_on_cpu: CUDAOnCPU) -> None:
-    cuda_on_cpu.draw_order()
-    inputs = make_inputs(dtype=torch.float32)
-    before = cuda_on_cpu.operators.launches()
-    output = OnCPU.apply(*inputs)
-    middle = cuda_on_cpu.operators.launches()
-    output.sum().backward()
-    assert (middle - before, cuda_on_cpu.operators.launches() - middle) == (1, 3)
-
-
-@pytest.mark.every_kernel
-def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
-    inputs = make_inputs((9, 18), dtype=torch.float32)
-    run = partial(output_and_gradients, inputs, OnCPU.apply)
-    cuda_on_cpu.check_that_barriers_are_needed(3, run, KERNELS, DEVICE)
 
 
 def test_gelu_of_extreme_values(operator: Operator) -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
-from bioattn_mm.ops import backends, log_cpb, log_cpb_table
+from bioattn_mm.ops import backends
 from bioattn_mm.ops.chunked_attention import NUMEL_ON_A_GPU, chunk_numel
 from bioattn_mm.ops.constants import cached_constant
 from bioattn_mm.ops.peripheral_attention import query_chunks
@@ -20,7 +19,7 @@ from bioattn_mm.systems.transnext import LogCPB, TransNeXt
 from bioattn_mm.systems.transnext.position_bias import _coordinates, _offset_index
 from tests.ops.conftest import needs_library
 from tests.ops.cuda_on_cpu import CUDAOnCPU
-from tests.ops.inputs import cosine_attention_inputs
+from tests.ops.test_cuda_kernels import KERNELS
 from tests.systems.common.small_backbones import CASES, build
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
@@ -49,18 +48,6 @@ def test_a_gpu_has_larger_chunks() -> None:
         for device in ('cpu', 'cuda')
     }
     assert chunks == dict(cpu=64, cuda=1)
-
-
-@pytest.mark.parametrize('device', ['cpu', 'meta'])
-def test_chunks_of_the_table(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_cpb, 'MAX_HIDDEN_PER_CHUNK', 2 * 5 * 6)  # two rows at a time
-    shapes = ((8,), (5,), (6, 2), (6,), (3, 6), (3,))
-    tensors = [torch.zeros(shape, device=device) for shape in shapes]
-    with FlopCounterMode(display=False) as counter, torch.profiler.profile() as trace:
-        assert log_cpb_table(*tensors, backend='reference').shape == (3, 8, 5)
-    assert counter.get_total_flops() == 2 * 8 * 5 * 6 * 3
-    products = sum(event.name == 'aten::linear' for event in trace.events())
-    assert products == (4 if device == 'cpu' else 1)
 
 
 def test_cached_constants_are_never_those_of_an_export() -> None:
@@ -137,23 +124,6 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
 
 
 @needs_library
-def test_position_bias_is_one_operator_in_each_direction(launches: SimpleNamespace) -> None:
-    # Of one launch and of two: test_log_cpb.py counts those.
-    with torch.device(launches.DEVICE):
-        layer = LogCPB(3, (56, 56))
-    with launches.as_on_a_gpu(formulas=False):
-        layer._table((16, 12), (2, 3))  # makes the coordinates, which are kept for each size
-        with launches.LaunchCounter() as forward:
-            table = layer._table((16, 12), (2, 3))
-        gradient = torch.empty_like(table)
-        with launches.LaunchCounter() as backward:
-            table.backward(gradient)
-    assert forward.launches == {'bioattn_mm::log_cpb_table': 1}
-    assert backward.launches == {'bioattn_mm::log_cpb_table_backward': 1}
-    assert all(parameter.grad is not None for parameter in layer.parameters())
-
-
-@needs_library
 def test_a_step(launches: SimpleNamespace) -> None:
     # The model has the depths of TransNeXt-T; the number of channels does not matter.
     arch = dict(embed_dims=(24, 24, 24, 24), num_heads=(3, 3, 3, 3), depths=(2, 2, 15, 2))
@@ -179,22 +149,29 @@ def test_launches_on_lists(launches: SimpleNamespace) -> None:
     assert counter.launches == {'aten::_foreach_add_': 2}
 
 
-def test_kernels_of_cosine_attention(cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace) -> None:
-    # Its own, and what PyTorch computes in between. Those of other operators are counted in their tests.
-    cuda_on_cpu.draw_order()
-    inputs = cosine_attention_inputs(dtype=torch.bfloat16, grid=(9, 16), pooled_grid=(3, 8), channels=24)
-    operators = cuda_on_cpu.operators
-    numbers = [operators.launches()]
-    with launches.LaunchCounter('cpu') as forward:
-        output, *others = operators.cosine_attention_forward(list(inputs), True)
-    numbers.append(operators.launches())
-    with launches.LaunchCounter('cpu') as backward:
-        operators.cosine_attention_backward(output, list(inputs), output, *others)
-    numbers.append(operators.launches())
-    for before, after, counter, name in zip(numbers, numbers[1:], (forward, backward), ('', '_backward')):
+@pytest.mark.parametrize(
+    'name', ['add_norm', 'cosine_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table']
+)
+def test_kernels_of_an_operator(
+    name: str, cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own, and what PyTorch computes in between."""
+    cuda_on_cpu.stand_in(monkeypatch)
+    operator = KERNELS[name]
+    inputs = operator.inputs({}, 'cpu', operator.dtypes['cuda'][-1] if name != 'log_cpb_table' else torch.float32)
+    leaves = [t.requires_grad_() for t in operator.leaves(inputs)]
+    numbers, counters = [cuda_on_cpu.operators.launches()], [launches.LaunchCounter('cpu') for _ in range(2)]
+    with counters[0]:
+        output = operator.run(*inputs, backend='cuda')
+    numbers.append(cuda_on_cpu.operators.launches())
+    grad = torch.ones_like(output)
+    with counters[1]:
+        torch.autograd.grad(output, leaves, grad)
+    numbers.append(cuda_on_cpu.operators.launches())
+    for before, after, counter, direction in zip(numbers, numbers[1:], counters, ('', '_backward')):
         del counter.launches['aten::copy_']  # of the emulation, which puts its inputs between guard pages
         kernels = after - before + counter.launches.total()
-        assert kernels == launches.KERNELS[f'bioattn_mm::cosine_attention{name}']
+        assert kernels == launches.KERNELS.get(f'bioattn_mm::{name}{direction}', 1), counter.launches
 
 
 def test_what_is_counted(launches: SimpleNamespace) -> None:

@@ -1,54 +1,22 @@
 """The table of the log-spaced position bias against its formula."""
 
-from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from bioattn_mm.ops import log_cpb, log_cpb_table
+from bioattn_mm.ops import log_cpb_table
 from bioattn_mm.ops.samples import make_log_cpb_table
-from bioattn_mm.systems.transnext import LogCPB
-from tests.ops.conftest import BACKENDS
-from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, function_of
+from tests.ops.conftest import Backend
 
-KERNELS = CSRC / 'cuda' / 'log_cpb_cuda.cu'
-ON_CPU = function_of('log_cpb_table', saved=5, without_gradient=2)  # the CUDA kernels, run on the CPU
 Operator = Callable[..., torch.Tensor]
 
 
-class OperatorCounter(TorchDispatchMode):
-    """Counts what PyTorch itself would launch: operators but views, empty tensors and what computes no tensor.
-
-    The emulation copies what the kernels read between its guard pages.
-    """
-
-    WITHOUT_LAUNCH = ('aten::empty.memory_format', 'aten::copy_', 'aten::promote_types')
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = Counter()
-
-    def __torch_dispatch__(
-        self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
-    ) -> object:
-        if not func.is_view and func.name() not in self.WITHOUT_LAUNCH:
-            self.operators[func.name()] += 1
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.fixture(params=BACKENDS)
-def operator(request: pytest.FixtureRequest) -> Operator:
-    """Every backend, and the CUDA kernels' source on the CPU, as a function of tensors on the CPU."""
-    if request.param == 'cuda on cpu':
-        request.getfixturevalue('cuda_on_cpu').draw_order()
-        return ON_CPU
-    run = partial(log_cpb_table, backend=request.param)
-    if request.param == 'cuda':
-        return lambda *tensors: run(*(tensor.cuda() for tensor in tensors)).cpu()
-    return run
+@pytest.fixture
+def operator(any_backend: Backend) -> Operator:
+    """Every backend, as a function of tensors on the CPU."""
+    name, device = any_backend
+    return lambda *tensors: log_cpb_table(*(tensor.to(device) for tensor in tensors), backend=name).cpu()
 
 
 def make_arguments(dtype: torch.dtype = torch.float64, **sizes: int) -> list[torch.Tensor]:
@@ -133,38 +101,3 @@ def test_memory_layout_does_not_matter(operator: Operator) -> None:
     wanted = values_and_gradients(operator, arguments)
     torch.testing.assert_close(values_and_gradients(operator, strided), wanted)
     torch.testing.assert_close(values_and_gradients(operator, shifted), wanted)
-
-
-def test_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = make_arguments()
-    monkeypatch.setattr(log_cpb, 'MAX_HIDDEN_PER_CHUNK', 2 * 37 * 10)  # two rows at a time
-    torch.testing.assert_close(log_cpb_table(*arguments, backend='reference'), written_out(*arguments))
-
-
-def test_the_same_in_any_order_of_the_threads(cuda_on_cpu: CUDAOnCPU) -> None:
-    arguments = make_arguments(rows=9, columns=40, hidden=70, heads=5, dtype=torch.float32)
-    cuda_on_cpu.check_any_order(lambda: values_and_gradients(ON_CPU, arguments))
-
-
-def test_three_launches_of_a_layer_forward_and_backward(
-    cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cuda_on_cpu.draw_order()
-    monkeypatch.setattr('bioattn_mm.systems.transnext.position_bias.log_cpb_table', ON_CPU)
-    layer, grids = LogCPB(24, (7, 7)), ((5, 7), (5, 7))
-    layer.table(*grids)  # makes the coordinates, which are kept for each size
-    before = cuda_on_cpu.operators.launches()
-    with OperatorCounter() as forward:
-        table = layer.table(*grids)[0]
-    grad, middle = torch.ones_like(table), cuda_on_cpu.operators.launches()
-    with OperatorCounter() as backward:
-        table.backward(grad)
-    assert forward.operators == backward.operators == {}
-    assert (middle - before, cuda_on_cpu.operators.launches() - middle) == (1, 2)
-    assert all(parameter.grad is not None for parameter in layer.parameters())
-
-
-@pytest.mark.every_kernel
-def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
-    arguments = make_arguments(rows=9, columns=40, hidden=70, heads=5)
-    cuda_on_cpu.check_that_barriers_are_needed(5, lambda: values_and_gradients(ON_CPU, arguments), KERNELS)

@@ -1,39 +1,25 @@
 """The sliding window's operators against their formulas, written out query by query."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 import pytest
 import torch
 
-from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
-from tests.ops.conftest import BACKENDS
-from tests.ops.cuda_on_cpu import function_of
+from bioattn_mm.ops import sliding_window_av, sliding_window_qk
+from tests.ops.conftest import Backend
 
+# Both operators on a backend, and its device.
+Operators = tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], str]
 QK = ('query', 'key', 'bias')
 AV = ('weights', 'value')
 
 
-@dataclass
-class Operators:
-    """Both operators of one backend, and the device it runs on."""
-
-    qk: Callable[..., torch.Tensor]
-    av: Callable[..., torch.Tensor]
-    device: str = 'cpu'
-
-
-@pytest.fixture(params=BACKENDS)
-def operators(request: pytest.FixtureRequest) -> Operators:
-    """Every backend, and the CUDA kernels' source on the CPU."""
-    name = request.param
-    if name == 'cuda on cpu':
-        request.getfixturevalue('cuda_on_cpu').draw_order()
-        return Operators(function_of('sliding_window_qk', saved=2), function_of('sliding_window_av', saved=2))
-    device = 'cuda' if name == 'cuda' else 'cpu'
-    return Operators(partial(sliding_window_qk, backend=name), partial(sliding_window_av, backend=name), device)
+@pytest.fixture
+def operators(any_backend: Backend) -> Operators:
+    name, device = any_backend
+    return partial(sliding_window_qk, backend=name), partial(sliding_window_av, backend=name), device
 
 
 def make_arguments(
@@ -119,73 +105,49 @@ def test_values_and_gradients_equal_those_of_the_formula(
     sizes: dict, dtype: torch.dtype, operators: Operators
 ) -> None:
     """In half precision products are summed in float32: the only other rounding is that of the result itself."""
+    qk, av, device = operators
     arguments = make_arguments(**sizes, dtype=dtype)
-    inputs = {name: tensor.to(operators.device) for name, tensor in arguments.items()}
+    inputs = {name: tensor.to(device) for name, tensor in arguments.items()}
     exact = {name: tensor.double() for name, tensor in arguments.items()}
-    for names, function, formula in ((QK, operators.qk, qk_written_out), (AV, operators.av, av_written_out)):
+    for names, function, formula in ((QK, qk, qk_written_out), (AV, av, av_written_out)):
         results = [function(*select(inputs, names)), *gradients(function, select(inputs, names))]
         wanted = [formula(*select(exact, names)), *gradients(formula, select(exact, names))]
         for name, one, other in zip(('output', *names), results, wanted, strict=True):
             torch.testing.assert_close(one.cpu(), other.to(dtype), msg=lambda m: f'{name}: {m}')  # noqa: B023
 
 
-@pytest.mark.parametrize('grid', [(0, 3), (2, 0)])
-def test_without_tokens(grid: tuple[int, int], operators: Operators) -> None:
-    arguments = make_arguments(grid=grid, device=operators.device)
-    for names, function in ((QK, operators.qk), (AV, operators.av)):
-        inputs = select(arguments, names)
-        assert function(*inputs).shape[1:3] == grid
-        assert [gradient.shape for gradient in gradients(function, inputs)] == [tensor.shape for tensor in inputs]
-
-
 def test_weights_outside_the_image_do_nothing(operators: Operators) -> None:
-    arguments = make_arguments(device=operators.device)
+    qk, av, device = operators
+    arguments = make_arguments(device=device)
     weights, value = select(arguments, AV)
     outside = qk_written_out(*select(arguments, QK)).isinf()
     assert 0 < outside.sum() < outside.numel()
     changed = weights.masked_fill(outside, float('inf')).requires_grad_()
-    output = operators.av(changed, value)
-    assert torch.equal(output, operators.av(weights, value))
+    output = av(changed, value)
+    assert torch.equal(output, av(weights, value))
     (gradient,) = torch.autograd.grad(output.sum(), changed)
     assert torch.equal(gradient == 0, outside)
 
 
 def test_nan_propagates_and_goes_no_further(operators: Operators) -> None:
-    arguments = make_arguments(device=operators.device)
+    qk, av, device = operators
+    arguments = make_arguments(device=device)
     arguments['query'][0, 2, 3, 1, 0] = float('nan')
-    logits = operators.qk(*select(arguments, QK))
+    logits = qk(*select(arguments, QK))
     assert logits[0, 2, 3, 1].isnan().all()
     assert logits.isnan().sum() == 9
     arguments['weights'][1, 2, 3, 0, 4] = float('nan')
-    output = operators.av(*select(arguments, AV))
+    output = av(*select(arguments, AV))
     assert output[1, 2, 3, 0].isnan().all()
     assert output.isnan().sum() == output.shape[-1]
 
 
 def test_memory_layout_does_not_matter(operators: Operators) -> None:
-    arguments = make_arguments(device=operators.device)
-    for names, function in ((QK, operators.qk), (AV, operators.av)):
+    qk, av, device = operators
+    arguments = make_arguments(device=device)
+    for names, function in ((QK, qk), (AV, av)):
         inputs = select(arguments, names)
         strided = [tensor.transpose(0, -1).contiguous().transpose(0, -1) for tensor in inputs]
         assert not any(tensor.is_contiguous() for tensor in strided)
         torch.testing.assert_close(function(*strided), function(*inputs))
         torch.testing.assert_close(gradients(function, strided), gradients(function, inputs))
-
-
-def test_two_steps_are_aggregated_attention_without_a_pooled_grid(operators: Operators) -> None:
-    arguments = make_arguments(device=operators.device)
-    query, key, bias, weights, value = arguments.values()
-    # A pooled grid whose bias takes it out of the softmax.
-    output = aggregated_attention(
-        query=query,
-        key=key,
-        value=value,
-        pooled_key=query[:, :1, :1],
-        pooled_value=query[:, :1, :1],
-        window_bias=bias,
-        pooled_bias=query.new_full((2, 1, 7, 1), float('-inf')),
-        pooled_bias_rows=torch.zeros(5, 1, dtype=torch.long, device=query.device),
-        token_weights=weights,
-    )
-    two_steps = operators.av(operators.qk(query, key, bias).softmax(-1) + weights, value)
-    torch.testing.assert_close(two_steps, output)

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,15 @@ from filelock import FileLock
 from torch.autograd.function import FunctionCtx
 from torch.utils.cpp_extension import include_paths
 
+from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import reason_of_lack
 
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
 DEVICE = CSRC / 'cuda' / 'device.cuh'  # what kernels have in common
+# Of the package, whose operators run on CUDA.
+MODULES = ('add_norm', 'aggregated_attention', 'cosine_attention', 'gated_convolution', 'gelu_pool', 'log_cpb')
+MODULES += ('sliding_window',)
 # Seed of the order of the threads in all tests; by default another one in each run.
 SEED_VARIABLE = 'BIOATTN_MM_THREADS_SEED'
 
@@ -65,6 +70,37 @@ class CUDAOnCPU:
         torch.ops.load_library(library)
         self.operators = getattr(torch.ops, name)
 
+    def function_of(self, name: str) -> type[torch.autograd.Function]:
+        """An operator under autograd: what its backward pass takes and gives, the schemas of the package say."""
+        compiled = [getattr(torch.ops.bioattn_mm, each).default._schema for each in (name, f'{name}_backward')]
+        (names, taken), (results, gradients) = (
+            [[each.name for each in getattr(schema, of)] for schema in compiled] for of in ('arguments', 'returns')
+        )
+        number, operators = sum(each.startswith('grad_') for each in taken), self.operators
+
+        def forward(ctx: FunctionCtx, *inputs: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
+            if 'attention' in name:
+                found = getattr(operators, f'{name}_forward')(inputs[:-1], inputs[-1])
+            else:
+                found = getattr(operators, name)(*inputs)
+            found = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+            ctx.values = dict(zip(names + results, (*inputs, *(t.detach() for t in found)), strict=True))
+            ctx.mark_non_differentiable(*found[number:])
+            ctx.set_materialize_grads(False)
+            return found if len(found) > 1 else found[0]
+
+        def backward(ctx: FunctionCtx, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+            values = [ctx.values[each] for each in taken[number:]]
+            if 'attention' in name:
+                values = [values[:-3], *values[-3:]]
+            found = getattr(operators, f'{name}_backward')(*grads[:number], *values)
+            found = dict(zip(gradients, (found,) if isinstance(found, torch.Tensor) else found, strict=True))
+            return tuple(found.get(each) if needed else None for each, needed in zip(names, ctx.needs_input_grad))
+
+        return type(
+            name, (torch.autograd.Function,), dict(forward=staticmethod(forward), backward=staticmethod(backward))
+        )
+
     def draw_order(self) -> None:
         """Draw the order of the threads, and at which end tensors meet a guard page; pytest shows the seed."""
         seed = int(os.environ.get(SEED_VARIABLE, random.SystemRandom().randrange(2**31)))
@@ -78,6 +114,23 @@ class CUDAOnCPU:
             self.draw_order()
             results.append(run())
         assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Until the end of a test, operators of the package with backend='cuda' run here, on tensors of the CPU."""
+        self.draw_order()
+        if reason := reason_of_lack('operators'):
+            pytest.skip(reason)
+        functions = {name: self.function_of(name) for name in OPERATORS if 'cuda' in OPERATORS[name].dtypes}
+
+        def differentiable(name: str, *inputs: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
+            if name == 'add_norm':  # that of the CPU takes weight and bias in float32
+                inputs = *inputs[:4], *(tensor.to(inputs[0].dtype) for tensor in inputs[4:6]), *inputs[6:]
+            return functions[name].apply(*inputs)
+
+        for name in MODULES:
+            module = import_module(f'bioattn_mm.ops.{name}')
+            monkeypatch.setattr(module, 'choose_backend', lambda device, backend, unsupported=None: backend)
+            monkeypatch.setattr(module, 'differentiable', differentiable)
 
     @contextmanager
     def without_barrier(self, place: str) -> Iterator[None]:
@@ -94,29 +147,6 @@ class CUDAOnCPU:
             self.draw_order()
             with self.without_barrier(place), pytest.raises(RuntimeError, match='without a barrier|uninitialised'):
                 run()
-
-
-def function_of(name: str, saved: int, without_gradient: int = 0) -> Callable[..., torch.Tensor]:
-    """An operator of the emulation under autograd.
-
-    Args:
-        name: That of the operator; its backward pass is NAME_backward.
-        saved: Number of its first arguments that the backward pass takes, after the gradient of the output.
-        without_gradient: Number of its first arguments that have no gradient.
-    """
-
-    class Kernels(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
-            ctx.save_for_backward(*inputs[:saved])
-            return getattr(torch.ops.kernels_on_cpu, name)(*inputs)
-
-        @staticmethod
-        def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            backward = getattr(torch.ops.kernels_on_cpu, f'{name}_backward')
-            return *[None] * without_gradient, *backward(grad, *ctx.saved_tensors)
-
-    return Kernels.apply
 
 
 def compile_library(library: Path, sources: Sequence[Path], capability: int) -> None:

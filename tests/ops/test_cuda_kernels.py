@@ -1,0 +1,447 @@
+"""The CUDA kernels, on a GPU if there is one, and their source compiled for the CPU.
+
+`log_cpb_table` and the sliding window are compared with their formulas in the files of these.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from bioattn_mm.ops import add_norm, aggregated_attention, gated_convolution, gelu_pool_norm
+from bioattn_mm.ops.check import relative_error
+from bioattn_mm.ops.reference import aggregated_attention_reference
+from bioattn_mm.ops.samples import OPERATORS, Operator, make_add_norm, make_gated_convolution
+from tests.needs import needs
+from tests.ops.conftest import ON_CUDA
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
+from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs, to_double
+
+EPS = 1e-3
+
+
+def make_aggregated_attention(**sizes: object) -> list[Tensor]:
+    inputs = aggregated_attention_inputs(**sizes, dtype=torch.float32)
+    return [inputs.pop('query') / max(sizes.get('channels', 8), 1) ** 0.5, *inputs.values()]
+
+
+def make_gate(**sizes: object) -> list[Tensor]:
+    inputs = make_gated_convolution(**sizes)
+    return [*inputs, torch.randn(inputs[0].shape[-1])]
+
+
+def gate(x: Tensor, weight: Tensor, bias: Tensor, x_bias: Tensor, backend: str) -> Tensor:
+    return gated_convolution(x, weight, bias, backend, x_bias)
+
+
+def both_results(*inputs: Tensor, backend: str) -> Tensor:
+    x, branch, weight, bias, factor, branch_bias = (*inputs, None, None)[:6]
+    return torch.stack(add_norm(x, branch, weight, bias, EPS, factor, branch_bias, backend))
+
+
+def pool_norm(grid: tuple[int, int]) -> Operator:
+    return replace(OPERATORS['gelu_pool_norm'], run=partial(gelu_pool_norm, grid=grid, eps=EPS))
+
+
+KERNELS = OPERATORS | {
+    'aggregated_attention': replace(OPERATORS['aggregated_attention'], make=make_aggregated_attention),
+    'cosine_attention': replace(
+        OPERATORS['cosine_attention'], make=partial(cosine_attention_inputs, dtype=torch.float32)
+    ),
+    'gate after a linear layer': replace(
+        OPERATORS['gated_convolution'], run=gate, make=make_gate, full_precision=(1, 2, 3)
+    ),
+    'add_norm, both results': replace(OPERATORS['add_norm'], run=both_results),
+    'add_norm of two tensors': replace(
+        OPERATORS['add_norm'],
+        run=both_results,
+        make=lambda **sizes: make_add_norm(**sizes)[:4],
+        full_precision=(),
+        constants=(),
+    ),
+    'gelu_pool_norm': pool_norm((2, 3)),
+    **{f'gelu_pool_norm to {h} x {w}': pool_norm((h, w)) for h, w in ((1, 1), (2, 2), (4, 9))},
+}
+POOLED = dict(height=4, width=9, channels=6)
+# Errors of attention and of the others, as fractions of the largest number of a result.
+TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (5e-3, 4e-3), torch.bfloat16: (4e-2, 2e-2)}
+SIZES = [
+    dict(),
+    # Parts of tiles at every edge; about one pair of rows for each row of the bias.
+    dict(grid=(17, 19), pooled_grid=(5, 9), channels=24, batch=1, rows=90),
+    dict(grid=(3, 70), pooled_grid=(1, 40), heads=1),  # several blocks along a row, of queries and of pooled keys
+    dict(grid=(4, 5), pooled_grid=(9, 8), channels=16),  # more pooled keys than queries
+    dict(window_size=5, channels=32),
+    dict(window_size=5, channels=24, heads=1, batch=1),
+    dict(window_size=7, channels=40),
+    dict(window_size=9, channels=64),
+    dict(window_size=1, channels=48),
+    dict(grid=(18, 9), pooled_grid=(17, 11), channels=56, heads=1, batch=1),
+    dict(grid=(1, 1), pooled_grid=(1, 1)),
+    dict(batch=0),
+    dict(grid=(0, 7)),
+    dict(grid=(5, 0)),
+    dict(pooled_grid=(0, 3)),
+]
+# Sums over the queries in two splits of two chunks and of one: a block then stages queries more than once.
+SEVERAL_CHUNKS = dict(batch=1, grid=(6, 9), pooled_grid=(1400, 1))
+# More tokens than the blocks for their sums take at once, and not a whole number of blocks.
+SEVERAL_BLOCKS = dict(batch=1, grid=(17, 31), pooled_grid=(2, 5), heads=1, channels=24)
+FLOAT16, BFLOAT16 = torch.float16, torch.bfloat16
+ROWS = [
+    *(('aggregated_attention', sizes, dtype) for sizes in SIZES for dtype in TOLERANCE),
+    *(
+        ('cosine_attention', sizes, torch.float32)
+        for sizes in (
+            SEVERAL_BLOCKS,
+            dict(grid=(3, 4), window_size=5, channels=40, heads=3),
+            dict(batch=1, grid=(1, 1), pooled_grid=(1, 1), channels=16),
+            dict(batch=0),
+        )
+    ),
+    *(('cosine_attention', dict(channels=24), dtype) for dtype in (FLOAT16, BFLOAT16)),
+    *(
+        ('gate after a linear layer', sizes, torch.float32)
+        for sizes in (
+            dict(grid=(1, 1)),
+            dict(grid=(1, 6), channels=2),
+            dict(grid=(9, 17), channels=70, batch=1),  # blocks that begin with the last row, column and channels
+            dict(grid=(8, 16), channels=64),  # blocks without a remainder
+            dict(grid=(2, 3), channels=4, batch=9),  # more tiles than warps add them up
+            dict(batch=0),
+        )
+    ),
+    *(('gate after a linear layer', dict(grid=(3, 5), channels=6), dtype) for dtype in (FLOAT16, BFLOAT16)),
+    ('gated_convolution', dict(grid=(3, 4)), torch.float32),
+    ('add_norm', dict(grid=(4, 9), channels=6), torch.float32),
+    ('add_norm of two tensors', dict(grid=(4, 9), channels=6), torch.float32),
+    *(
+        ('add_norm, both results', *row)
+        for row in (
+            (dict(grid=(1, 1), channels=2), torch.float32),
+            (dict(grid=(3, 5), channels=6), FLOAT16),
+            (dict(grid=(3, 5), channels=70), BFLOAT16),
+            (dict(grid=(5, 9), channels=64, batch=1), torch.float32),
+            # More than a block with eight warps has memory for.
+            (dict(grid=(1, 3), channels=1030, batch=3), torch.float32),
+            (dict(batch=0), torch.float32),
+        )
+    ),
+    ('gelu_pool_norm to 1 x 1', dict(height=1, width=1, channels=4), torch.float32),
+    ('gelu_pool_norm', POOLED, FLOAT16),
+    ('gelu_pool_norm', POOLED | dict(channels=70), BFLOAT16),
+    # More tokens in a cell than warps; cells of one token.
+    ('gelu_pool_norm to 2 x 2', dict(height=8, width=6, channels=64), torch.float32),
+    ('gelu_pool_norm to 4 x 9', POOLED | dict(batch=1), torch.float32),
+    ('gelu_pool_norm', POOLED | dict(batch=0), torch.float32),
+    *((f'sliding_window_{of}', dict(grid=grid), torch.float32) for of in ('qk', 'av') for grid in ((0, 3), (2, 0))),
+]
+
+
+class Place(NamedTuple):
+    """Where kernels run: the device of their tensors, the backend, and what stands for a GPU."""
+
+    device: str
+    backend: str = 'cuda'
+    emulation: CUDAOnCPU | None = None
+
+
+@pytest.fixture(scope='session')
+def turing(emulation_folder: Path) -> CUDAOnCPU:
+    """The kernels for compute capability 7.5, on the CPU: tensor cores for float16 alone, and ordinary copies."""
+    return CUDAOnCPU('turing_on_cpu', emulation_folder, capability=750)
+
+
+# By default test_cuda_on_cpu.py tests the functions that are different on Turing.
+@pytest.fixture(params=[*ON_CUDA, pytest.param('turing on cpu', marks=pytest.mark.every_kernel)])
+def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+    if request.param == 'cuda':
+        return Place('cuda')
+    emulation = request.getfixturevalue('turing' if 'turing' in request.param else 'cuda_on_cpu')
+    emulation.stand_in(monkeypatch)
+    return Place('cpu', emulation=emulation)
+
+
+def results_of(name: str, inputs: list[Tensor]) -> list[Tensor]:
+    """Values and gradients without copies of the tensors, and of a gradient that begins anywhere in memory."""
+    inputs = [tensor.detach() for tensor in inputs]
+    leaves = [tensor.requires_grad_() for tensor in KERNELS[name].leaves(inputs)]
+    output = KERNELS[name].run(*inputs, backend='cuda')
+    weights = torch.linspace(-1, 1, output.numel() + 1).to(output)[1:]
+    return [output.detach(), *torch.autograd.grad(output, leaves, weights.view_as(output))]
+
+
+def check(name: str, inputs: list[Tensor], place: Place, tolerance: float | None = None) -> None:
+    """Values and gradients are those of the formula in float64."""
+    inputs, operator = [tensor.to(place.device) for tensor in inputs], KERNELS[name]
+    allowed = tolerance or TOLERANCE[inputs[0].dtype]['attention' not in name]
+    smallest = 0.1 if 'cosine' in name else float('norm' in name)  # sums in which large terms cancel are near 0
+    wanted = operator.values_and_gradients([*map(to_double, inputs)], 'reference')
+    dtypes = [tensor.dtype for tensor in (inputs[0], *operator.leaves(inputs))]
+    results = zip(operator.values_and_gradients(inputs, place.backend), wanted, dtypes, strict=True)
+    for number, (result, want, dtype) in enumerate(results):
+        assert result.dtype == dtype
+        atol = allowed * max(want.abs().max().item(), smallest) if want.numel() else 0
+        torch.testing.assert_close(result.double(), want, rtol=0, atol=atol, msg=lambda m: f'{number}: {m}')  # noqa: B023
+
+
+def inputs_of(name: str, dtype: torch.dtype = torch.float32, **sizes: object) -> list[Tensor]:
+    return KERNELS[name].inputs(sizes, 'cpu', dtype)
+
+
+@pytest.mark.parametrize(('name', 'sizes', 'dtype'), ROWS, ids=str)
+def test_values_and_gradients(name: str, sizes: dict, dtype: torch.dtype, cuda: Place) -> None:
+    of_scale = 4e-5 if (name, dtype) == ('cosine_attention', torch.float32) else None
+    check(name, inputs_of(name, dtype, **sizes), cuda, of_scale)
+
+
+@pytest.mark.every_kernel
+def test_several_chunks_in_a_split(cuda: Place) -> None:
+    inputs = aggregated_attention_inputs(**SEVERAL_CHUNKS, dtype=torch.float32)
+    check('aggregated_attention', list(inputs.values()), cuda)
+
+
+def rows_of_bias(inputs: list[Tensor]) -> Tensor:
+    return inputs[7]
+
+
+@pytest.mark.parametrize('pairs', [(1, 1), (9, 5), (3, 11), (32, 2)])
+def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(cuda: Place, pairs: tuple[int, int]) -> None:
+    # A lane counts its share of the pairs: none, some, or all have the same row of the bias, and some rows have none.
+    # A pair more or less is a large error; rounding may be one, where the gradients of a softmax cancel each other.
+    sizes = dict(grid=(pairs[0], 2), pooled_grid=(pairs[1], 1), heads=1, batch=1, rows=11)
+    inputs = inputs_of('aggregated_attention', **sizes)
+    check('aggregated_attention', inputs, cuda, 1e-3)
+    rows_of_bias(inputs).fill_(7)
+    check('aggregated_attention', inputs, cuda, 1e-3)
+
+
+def test_half_precision_sums_in_float32(cuda: Place) -> None:
+    # 2048 + 1 is 2048 in float16: sums in float16 of 3600 weights would not come out.
+    inputs = inputs_of('aggregated_attention', FLOAT16, grid=(1, 1), pooled_grid=(60, 60))
+    inputs = [torch.full_like(tensor, place == 4).to(cuda.device) for place, tensor in enumerate(inputs)]
+    output = aggregated_attention(*inputs, backend='cuda')
+    torch.testing.assert_close(output.float().cpu(), torch.full((2, 1, 1, 2, 8), 3600 / 3601), rtol=2e-3, atol=0)
+
+
+def test_first_pooled_keys_without_weight(cuda: Place) -> None:
+    # The online softmax meets only -inf before the first finite logit.
+    inputs = inputs_of('aggregated_attention', pooled_grid=(12, 9))
+    inputs[6] = inputs[6].index_fill(1, torch.tensor([0, 1, 2]), float('-inf'))
+    for rows in (torch.arange(12).clamp(max=3), torch.arange(12).sub(8).clamp(min=0)):
+        rows_of_bias(inputs).copy_(rows)
+        check('aggregated_attention', inputs, cuda)
+
+
+@pytest.mark.parametrize('name', ['aggregated_attention', 'cosine_attention'])
+def test_nan_of_a_query_goes_no_further_and_large_queries_stay_finite(name: str, cuda: Place) -> None:
+    inputs = [tensor.to(cuda.device) for tensor in inputs_of(name)]
+    large = [1e4 * inputs[0], *inputs[1:]]
+    assert all(result.isfinite().all() for result in KERNELS[name].values_and_gradients(large, 'cuda'))
+    inputs[0][0, 2, 3, 1, 0] = float('nan')
+    output = KERNELS[name].run(*inputs, backend='cuda')
+    assert output[0, 2, 3, 1].isnan().all() and output.isnan().sum() == output.shape[-1]
+
+
+REPEATED = [
+    ('aggregated_attention', torch.float32, dict(grid=(9, 10), pooled_grid=(5, 9))),
+    ('cosine_attention', FLOAT16, dict(batch=1, grid=(12, 23), channels=24)),
+    ('gate after a linear layer', torch.float32, dict(grid=(9, 18))),
+    ('add_norm, both results', torch.float32, dict(grid=(6, 6), channels=6)),
+    ('gelu_pool_norm to 2 x 2', torch.float32, dict(height=6, width=6, channels=6)),
+    ('log_cpb_table', torch.float32, dict(rows=9, columns=40, hidden=70, heads=5)),
+]
+
+
+@pytest.mark.parametrize(('name', 'dtype', 'sizes'), REPEATED, ids=str)
+def test_the_same_twice(name: str, dtype: torch.dtype, sizes: dict, cuda: Place) -> None:
+    """On the emulation with another order of the threads."""
+    inputs = [tensor.to(cuda.device) for tensor in inputs_of(name, dtype, **sizes)]
+    first = KERNELS[name].values_and_gradients(inputs, 'cuda')
+    if cuda.emulation:
+        cuda.emulation.draw_order()
+    second = KERNELS[name].values_and_gradients(inputs, 'cuda')
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_sums_over_many_keys_are_not_biased(cuda: Place) -> None:
+    # Tensor cores round every sum toward zero: 1764 weights of a softmax would sum to 1 - 2e-5.
+    sizes = dict(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1)
+    check('aggregated_attention', inputs_of('aggregated_attention', **sizes), cuda, 5e-6)
+    inputs = aggregated_attention_inputs(**sizes, dtype=torch.float32)
+    for name, value in dict(value=1, pooled_value=1, token_weights=0).items():
+        inputs[name].fill_(value)
+    output = aggregated_attention(*(tensor.to(cuda.device) for tensor in inputs.values()), backend='cuda')
+    output = output[0, 0, 1].cpu()  # a window row is outside, and has no weight
+    torch.testing.assert_close(output, torch.ones_like(output), rtol=0, atol=1e-6)
+
+
+def test_rounding_of_the_output_does_not_reach_the_gradients(cuda: Place) -> None:
+    # Large token weights make a large output, whose rounding is large beside the gradients of the softmax.
+    *inputs, token_weights = inputs_of('aggregated_attention', FLOAT16, channels=24)
+    check('aggregated_attention', [*inputs, 30 * token_weights], cuda, 2e-3)
+
+
+def shifted(inputs: list[Tensor]) -> list[Tensor]:
+    """Kernels load several channels at once, from addresses that are multiples of so many bytes."""
+    return [torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape) for t in inputs]
+
+
+def strided(inputs: list[Tensor]) -> list[Tensor]:
+    return [torch.stack((t, t), -1)[..., 0] for t in inputs]
+
+
+def with_a_column_of_any_stride(inputs: list[Tensor]) -> list[Tensor]:
+    """PyTorch takes a tensor for contiguous whatever the stride of an axis of one element is."""
+    return [t.as_strided(t.shape, (*t.stride()[:2], 3, *t.stride()[3:])) if t.dim() == 5 else t for t in inputs]
+
+
+def keys_and_values_of_one_tensor(inputs: list[Tensor]) -> list[Tensor]:
+    """As a linear layer gives them, of the window and of the pooled grid: kernels read such views without a copy."""
+    pairs = (torch.stack(inputs[first : first + 2], dim=3).unbind(3) for first in (1, 3))
+    return [inputs[0], *(view for pair in pairs for view in pair), *inputs[5:]]
+
+
+@pytest.mark.parametrize(
+    ('name', 'layout', 'dtype', 'sizes'),
+    [
+        *(('aggregated_attention', shifted, dtype, {}) for dtype in TOLERANCE),
+        ('aggregated_attention', strided, torch.float32, {}),
+        (
+            *('aggregated_attention', with_a_column_of_any_stride, torch.float32),
+            dict(grid=(5, 1), pooled_grid=(3, 1)),
+        ),
+        *(
+            ('aggregated_attention', keys_and_values_of_one_tensor, dtype, dict(channels=24))
+            for dtype in (torch.float32, FLOAT16)
+        ),
+        *(
+            (name, layout, BFLOAT16, sizes)
+            for name, sizes in (
+                ('gate after a linear layer', dict(grid=(3, 4))),
+                ('add_norm, both results', dict(grid=(4, 9), channels=6)),
+                ('gelu_pool_norm', POOLED),
+            )
+            for layout in (shifted, strided)
+        ),
+    ],
+)
+def test_memory_layout_does_not_matter(
+    name: str, layout: Callable, dtype: torch.dtype, sizes: dict, cuda: Place
+) -> None:
+    inputs = [tensor.to(cuda.device) for tensor in inputs_of(name, dtype, **sizes)]
+    views = layout(inputs)
+    assert any((view.stride(), view.storage_offset()) != (t.stride(), 0) for view, t in zip(views, inputs))
+    for result, want in zip(results_of(name, views), results_of(name, inputs), strict=True):
+        assert torch.equal(result, want)
+
+
+@pytest.mark.parametrize('row', [-1, 4, 2**40])
+def test_rows_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
+    cuda_on_cpu.stand_in(monkeypatch)
+    inputs = inputs_of('aggregated_attention')
+    rows_of_bias(inputs)[3, 1] = row
+    with pytest.raises(RuntimeError, match='pooled_bias_rows has a row that pooled_bias has not'):
+        aggregated_attention(*inputs, backend='cuda')
+
+
+def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
+    inputs = cosine_attention_inputs(dtype=torch.float32)
+    inputs.pooled_bias_columns[3, 1] = 13
+    with pytest.raises(RuntimeError, match='pooled_bias_columns must be columns of pooled_bias'):
+        cuda_on_cpu.operators.cosine_attention_forward(list(inputs), False)
+
+
+@pytest.mark.every_kernel
+@pytest.mark.parametrize(
+    ('number', 'sources', 'calls'),
+    [
+        (
+            *(12, ('aggregated_attention_forward.cu', 'aggregated_attention_backward.cu')),
+            [(REPEATED[0][0], torch.float32, each) for each in (SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS)],
+        ),
+        (4, ('cosine_attention_cuda.cu',), [('cosine_attention', torch.float32, SEVERAL_BLOCKS)]),
+        (3, ('gated_convolution_cuda.cu', 'device.cuh'), REPEATED[2:3]),
+        (3, ('layer_norm_cuda.cu', 'device.cuh'), REPEATED[3:5]),
+        (5, ('log_cpb_cuda.cu',), [('log_cpb_table', torch.float64, REPEATED[5][2])]),
+    ],
+    ids=str,
+)
+def test_every_barrier_is_needed(
+    number: int, sources: tuple, calls: list, cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda_on_cpu.stand_in(monkeypatch)
+
+    def run() -> None:
+        for name, dtype, sizes in calls:
+            KERNELS[name].values_and_gradients(inputs_of(name, dtype, **sizes), 'cuda')
+
+    cuda_on_cpu.check_that_barriers_are_needed(number, run, *(CSRC / 'cuda' / each for each in sources))
+
+
+def test_every_instruction(cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda_on_cpu.stand_in(monkeypatch)
+    for dtype in TOLERANCE:
+        inputs = inputs_of('aggregated_attention', dtype, batch=1, channels=24)
+        check('aggregated_attention', inputs, Place('cpu', emulation=cuda_on_cpu))
+    source = (CSRC / 'cuda' / 'device.cuh').read_text()
+    instructions = set(re.findall(r'"((?:mma|ldmatrix|cp|ex2|rcp|cvt)\.[\w.]+)', source))
+    assert len([name for name in instructions if name.startswith('mma')]) == 5
+    assert set(cuda_on_cpu.operators.executed_instructions()) == instructions
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'dtype', 'message'),
+    [
+        (dict(channels=12), torch.float32, 'takes 8, 16, ... 64 channels a head, got 12'),
+        (dict(channels=72), torch.float32, 'takes 8, 16, ... 64 channels a head, got 72'),
+        (dict(window_size=11), torch.float32, 'takes windows of 3, 5, 7 and 9, got 121 window offsets'),
+        (dict(), torch.float64, 'takes float32, float16 and bfloat16, got (Double|float64)'),
+    ],
+)
+def test_what_the_kernels_do_not_take(cuda: Place, sizes: dict, dtype: torch.dtype, message: str) -> None:
+    inputs = [tensor.to(cuda.device) for tensor in inputs_of('aggregated_attention', dtype, **sizes)]
+    with pytest.raises((ValueError, TypeError), match=message):
+        aggregated_attention(*inputs, backend='cuda')
+
+
+@needs('GPU')
+@pytest.mark.parametrize('sizes', [dict(channels=12), dict(window_size=11)], ids=str)
+def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
+    inputs = [tensor.cuda() for tensor in aggregated_attention_inputs(**sizes).values()]
+    torch.testing.assert_close(aggregated_attention(*inputs), aggregated_attention_reference(*inputs))
+
+
+def test_parts_that_are_larger_than_their_sum(cuda: Place) -> None:
+    """Many queries share one pooled key, and the gradient of their output grows from -1 to 1."""
+    operator = OPERATORS['cosine_attention']
+    inputs = operator.inputs(dict(batch=1, grid=(64, 64), pooled_grid=(1, 1), heads=1), cuda.device, torch.float32)
+    result, want = (
+        operator.values_and_gradients(*arguments)[3]  # of pooled_key_value
+        for arguments in ((inputs, 'cuda'), ([*map(to_double, inputs)], 'reference'))
+    )
+    assert relative_error(result, want) < 4e-6
+
+
+@pytest.mark.every_kernel
+def test_cosine_attention_with_the_largest_window(cuda: Place) -> None:
+    """Fewer tokens at a time fit shared memory."""
+    inputs = inputs_of('cosine_attention', batch=1, grid=(5, 33), window_size=9, channels=64, heads=1)
+    # Short, as in models: with 64 numbers around 1 the terms of the scale's gradient are a hundred times their sum.
+    inputs[4] /= 8
+    check('cosine_attention', inputs, cuda, 5e-4)
+
+
+def test_cosine_attention_of_zeros(cuda: Place) -> None:
+    inputs = cosine_attention_inputs(dtype=torch.float32)
+    inputs.query[0, 2, 3] = 0
+    inputs.key_value[0, 1, 4] *= 1e-9  # below the smallest norm, a vector is multiplied by a constant
+    inputs.pooled_key_value[1, 1, 1] = 0
+    check('cosine_attention', list(inputs), cuda, 4e-5)
