@@ -7,6 +7,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import traceback
 import weakref
 from pathlib import Path
 
@@ -89,6 +90,10 @@ class InProcess:
         forget_runs()
         try:
             runpy.run_path(sys.argv[0], run_name='__main__')
+        except BaseException as error:
+            # A progress bar that the garbage collector ends, while another one is drawn, would wait for itself.
+            traceback.clear_frames(error.__traceback__)
+            raise
         finally:
             LoaderWorkers.end()
         return self.capsys.readouterr().out
