@@ -1,5 +1,6 @@
 """Peripheral attention against its formula, written out query by query."""
 
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -9,33 +10,12 @@ import torch.nn.functional as F
 from bioattn_mm.ops import peripheral_attention
 from bioattn_mm.ops.peripheral_attention import log_phi
 from bioattn_mm.ops.portable import portable_formulas
+from bioattn_mm.ops.samples import OPERATORS
 
 
-def make_arguments(
-    batch: int = 2,
-    grid: tuple[int, int] = (3, 4),
-    heads: int = 2,
-    head_dims: int = 3,
-    channels: int = 5,
-    dtype: torch.dtype = torch.float64,
-) -> dict[str, torch.Tensor]:
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, dtype=dtype)
-
-    height, width = grid
-    tokens = (batch, heads, height * width, head_dims)
-    return dict(
-        query=random(*tokens),
-        key=random(*tokens),
-        value=random(*tokens),
-        plane=random(channels, 2 * height + 1, 2 * width + 1),
-        scale=random(channels, height, width),
-        shift=random(channels, height, width),
-        conv_weight=random(heads, channels, 3, 3),
-        conv_bias=random(heads),
-        norm_weight=random(heads),
-        norm_bias=random(heads),
-    )
+def make_arguments(dtype: torch.dtype = torch.float64, **sizes: object) -> dict[str, torch.Tensor]:
+    inputs = OPERATORS['peripheral_attention'].inputs(sizes, 'cpu', dtype)
+    return dict(zip(inspect.signature(peripheral_attention).parameters, inputs))
 
 
 def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -63,8 +43,8 @@ def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
         dict(),
         dict(grid=(1, 1), batch=1),
         dict(grid=(1, 7)),
-        dict(grid=(7, 1), channels=1, heads=1, head_dims=1),
-        dict(grid=(5, 15), heads=6, channels=8, head_dims=33),
+        dict(grid=(7, 1), heads=1, channels=1),
+        dict(grid=(5, 15), heads=6, channels=33),
     ],
     ids=str,
 )

@@ -1,13 +1,14 @@
 """The sliding window's operators against their formulas, written out query by query."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
 
 from bioattn_mm.ops import sliding_window_av, sliding_window_qk
+from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import Backend
 
 # Both operators on a backend, and its device.
@@ -23,23 +24,10 @@ def operators(any_backend: Backend) -> Operators:
 
 
 def make_arguments(
-    batch: int = 2,
-    grid: tuple[int, int] = (5, 7),
-    heads: int = 2,
-    channels: int = 6,
-    window_size: int = 3,
-    dtype: torch.dtype = torch.float64,
-    device: str = 'cpu',
+    dtype: torch.dtype = torch.float64, device: str = 'cpu', **sizes: object
 ) -> dict[str, torch.Tensor]:
-    tokens, offsets = (batch, *grid, heads), window_size**2
-    shapes = dict(
-        query=(*tokens, channels),
-        key=(*tokens, channels),
-        bias=(heads, offsets),
-        weights=(*tokens, offsets),
-        value=(*tokens, channels),
-    )
-    return {name: torch.randn(shape, dtype=dtype).to(device) for name, shape in shapes.items()}
+    inputs = (OPERATORS[f'sliding_window_{of}'].inputs(sizes, device, dtype) for of in ('qk', 'av'))
+    return dict(zip(QK + AV, itertools.chain(*inputs)))
 
 
 def select(arguments: dict[str, torch.Tensor], names: tuple[str, ...]) -> list[torch.Tensor]:
@@ -49,7 +37,7 @@ def select(arguments: dict[str, torch.Tensor], names: tuple[str, ...]) -> list[t
 def seen(height: int, width: int, window_size: int) -> list[tuple[int, int, int, int, int]]:
     """(i, j, offset, y, x) for every pair of a position and a token of its window that is inside the image."""
     pairs = []
-    for i, j, u, v in product(*map(range, (height, width, window_size, window_size))):
+    for i, j, u, v in itertools.product(*map(range, (height, width, window_size, window_size))):
         y, x = i + u - window_size // 2, j + v - window_size // 2
         if 0 <= y < height and 0 <= x < width:
             pairs.append((i, j, u * window_size + v, y, x))
