@@ -158,9 +158,11 @@ def test_kernels_of_an_operator(
     """Its own, and what PyTorch computes in between."""
     cuda_on_cpu.stand_in(monkeypatch)
     operator = KERNELS[name]
-    # Of other widths, attention pads the table.
-    sizes = dict(grid=(9, 16), pooled_grid=(3, 8)) if name == 'cosine_attention' else {}
-    inputs = operator.inputs(sizes, 'cpu', torch.float32)
+    sizes, dtype = {}, torch.float32
+    if name == 'cosine_attention':
+        # Of other widths, attention pads the table.
+        sizes, dtype = dict(grid=(9, 16), pooled_grid=(3, 8), channels=24), torch.bfloat16
+    inputs = operator.inputs(sizes, 'cpu', dtype)
     leaves = [t.requires_grad_() for t in operator.leaves(inputs)]
     numbers, counters = [cuda_on_cpu.operators.launches()], [launches.LaunchCounter('cpu') for _ in range(2)]
     with counters[0]:
