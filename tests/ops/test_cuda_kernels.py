@@ -24,6 +24,8 @@ from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
 from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs, to_double
 
 EPS = 1e-3
+# Places of the tensors of aggregated attention.
+POOLED_VALUE, POOLED_BIAS, POOLED_BIAS_ROWS = 4, 6, 7
 
 
 def make_aggregated_attention(**sizes: object) -> list[Tensor]:
@@ -207,10 +209,6 @@ def test_several_chunks_in_a_split(cuda: Place) -> None:
     check('aggregated_attention', list(inputs.values()), cuda)
 
 
-def rows_of_bias(inputs: list[Tensor]) -> Tensor:
-    return inputs[7]
-
-
 @pytest.mark.parametrize('pairs', [(1, 1), (9, 5), (3, 11), (32, 2)])
 def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(cuda: Place, pairs: tuple[int, int]) -> None:
     # A lane counts its share of the pairs: none, some, or all have the same row of the bias, and some rows have none.
@@ -218,14 +216,14 @@ def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(cuda: Place, pair
     sizes = dict(grid=(pairs[0], 2), pooled_grid=(pairs[1], 1), heads=1, batch=1, rows=11)
     inputs = inputs_of('aggregated_attention', **sizes)
     check('aggregated_attention', inputs, cuda, 1e-3)
-    rows_of_bias(inputs).fill_(7)
+    inputs[POOLED_BIAS_ROWS].fill_(7)
     check('aggregated_attention', inputs, cuda, 1e-3)
 
 
 def test_half_precision_sums_in_float32(cuda: Place) -> None:
     # 2048 + 1 is 2048 in float16: sums in float16 of 3600 weights would not come out.
     inputs = inputs_of('aggregated_attention', FLOAT16, grid=(1, 1), pooled_grid=(60, 60))
-    inputs = [torch.full_like(tensor, place == 4).to(cuda.device) for place, tensor in enumerate(inputs)]
+    inputs = [torch.full_like(tensor, place == POOLED_VALUE).to(cuda.device) for place, tensor in enumerate(inputs)]
     output = aggregated_attention(*inputs, backend='cuda')
     torch.testing.assert_close(output.float().cpu(), torch.full((2, 1, 1, 2, 8), 3600 / 3601), rtol=2e-3, atol=0)
 
@@ -233,9 +231,9 @@ def test_half_precision_sums_in_float32(cuda: Place) -> None:
 def test_first_pooled_keys_without_weight(cuda: Place) -> None:
     # The online softmax meets only -inf before the first finite logit.
     inputs = inputs_of('aggregated_attention', pooled_grid=(12, 9))
-    inputs[6] = inputs[6].index_fill(1, torch.tensor([0, 1, 2]), float('-inf'))
+    inputs[POOLED_BIAS] = inputs[POOLED_BIAS].index_fill(1, torch.tensor([0, 1, 2]), float('-inf'))
     for rows in (torch.arange(12).clamp(max=3), torch.arange(12).sub(8).clamp(min=0)):
-        rows_of_bias(inputs).copy_(rows)
+        inputs[POOLED_BIAS_ROWS].copy_(rows)
         check('aggregated_attention', inputs, cuda)
 
 
@@ -347,7 +345,7 @@ def test_rows_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU, row: int, monkeypatch:
     # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
     cuda_on_cpu.stand_in(monkeypatch)
     inputs = inputs_of('aggregated_attention')
-    rows_of_bias(inputs)[3, 1] = row
+    inputs[POOLED_BIAS_ROWS][3, 1] = row
     with pytest.raises(RuntimeError, match='pooled_bias_rows has a row that pooled_bias has not'):
         aggregated_attention(*inputs, backend='cuda')
 
