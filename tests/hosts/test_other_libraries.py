@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.docs.blocks import read_blocks
 from tests.needs import module_needs
-from tests.systems.timm_models.classifiers import NAMES, SMALL
+from tests.systems.timm_models.classifiers import ARCH, NAMES
 
 pytestmark = module_needs('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers')
 
@@ -22,10 +22,8 @@ import transformers  # noqa: E402
 from transformers import AutoBackbone, TimmBackboneConfig  # noqa: E402
 
 PYRAMIDS = ('TransNeXt', 'GABSwin')
-# Small variants, with four stages or blocks that Mask2Former and DPT may take.
-ARCH = {name: options['arch'] for name, (options, _) in SMALL.items()}
-ARCH['GABViT'] = {**ARCH['GABViT'], 'num_layers': 12}
-ARCH['VARS'] = {**ARCH['VARS'], 'depths': [2, 2]}
+# With four stages or blocks that Mask2Former and DPT may take.
+FOUR_BLOCKS = ARCH | dict(VARS=ARCH['VARS'] | dict(depths=[2, 2]))
 # Heads of transformers, made small.
 COMMON = dict(num_queries=5, num_labels=3, encoder_layers=1, decoder_layers=1)
 DETR = dict(
@@ -48,7 +46,7 @@ every_system = pytest.mark.parametrize('name', NAMES)
 
 def make_small(monkeypatch: pytest.MonkeyPatch, timm_name: str, backbone: str) -> None:
     """Give a name of timm the small variant of a class, for what takes a name alone."""
-    entry = partial(_registry._model_entrypoints[timm_name], arch=ARCH[backbone])
+    entry = partial(_registry._model_entrypoints[timm_name], arch=FOUR_BLOCKS[backbone])
     monkeypatch.setitem(_registry._model_entrypoints, timm_name, entry)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from tests.needs import needs
 from .printed import CONVIT, PERVIT, TRANSNEXT, VARS, WITH_PROJECTIONS
 
 ROWS = [*TRANSNEXT, *PERVIT, *CONVIT, *VARS]
-LAYERS = (nn.Linear, nn.Conv2d)
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)
 
 
@@ -53,30 +53,24 @@ def billions(network: nn.Module, image: Tensor, name: str) -> float:
     """
     extra = []
 
-    def of_norm(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        extra.append(5 * output.numel())
+    def count(kinds: type | tuple[type, ...], number: Callable[[nn.Module, Tensor], int]) -> None:
+        for module in network.modules():
+            if isinstance(module, kinds):
+                module.register_forward_hook(lambda module, _, output: extra.append(number(module, output)))
 
-    def of_first_layer(module: LogCPB, inputs: tuple, output: tuple) -> None:
-        table = output[0]  # (heads, R, C)
+    count(NORMS, lambda _, output: 5 * output.numel())
+    count(AggregatedAttention, lambda _, output: output.numel())
+    # The operator multiplies zeros in place of learnable tokens.
+    count(PixelFocusedAttention, lambda module, output: -output.numel() * module.window_size**2)
+
+    def of_first_layer(table: Tensor) -> Tensor:  # (heads, R, C)
         extra.append(2 * 512 * table.shape[1] * table.shape[2])
-
-    def of_pooling(module: AggregatedAttention, inputs: tuple, output: Tensor) -> None:
-        extra.append(output.numel())
-
-    def of_no_tokens(module: PixelFocusedAttention, inputs: tuple, output: Tensor) -> None:
-        extra.append(-output.numel() * module.window_size**2)  # the operator multiplies zeros
+        return table
 
     for module in network.modules():
-        if isinstance(module, NORMS):
-            module.register_forward_hook(of_norm)
-        if isinstance(module, AggregatedAttention):
-            module.register_forward_hook(of_pooling)
-        if isinstance(module, PixelFocusedAttention):
-            module.register_forward_hook(of_no_tokens)
-    tables = [module for module in network.modules() if isinstance(module, LogCPB)]
-    for module in tables:  # called by its methods
-        compute = module._table
-        module._table = lambda *grids, module=module, compute=compute: _and(of_first_layer, module, compute(*grids))
+        if isinstance(module, LogCPB):  # called by its methods
+            compute = module._table
+            module._table = lambda *grids, compute=compute: of_first_layer(compute(*grids))
     counts = count_multiply_adds(network, image)
     if name.startswith('transnext/'):
         return (counts[''] + sum(extra)) / 1e9
@@ -90,14 +84,8 @@ def billions(network: nn.Module, image: Tensor, name: str) -> float:
 
 
 def of_layers(network: nn.Module, counts: dict[str, int], prefix: str = '') -> int:
-    return sum(
-        counts.get(prefix + place, 0) for place, module in network.named_modules() if isinstance(module, LAYERS)
-    )
-
-
-def _and(hook: object, module: nn.Module, table: Tensor) -> Tensor:
-    hook(module, (), (table,))
-    return table
+    layers = (place for place, module in network.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d)))
+    return sum(counts.get(prefix + place, 0) for place in layers)
 
 
 @pytest.mark.parametrize(('place', 'name', 'wanted'), [row[:3] for row in ROWS if row[2]])

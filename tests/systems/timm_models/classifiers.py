@@ -10,74 +10,52 @@ from torch import Tensor, nn
 
 from tests import parity
 
-VARS_D = dict(type='VARS', arch='rvt-tiny', attention='vars_d')
+from ..common.small_backbones import CASES, RVT
+
 # Of each vector: the manifest of its state dict, the backbone that takes it, and timm's model and its arguments.
 RELEASED = {
-    'logits_transnext_micro_224x224': (
-        'transnext_micro',
-        dict(type='TransNeXt', arch='micro', out_indices=(3,)),
-        dict(model_name='transnext_micro'),
-    ),
-    'logits_transnext_micro_AAAA_256x256': (
-        'transnext_micro_AAAA',
-        dict(type='TransNeXt', arch='micro-aaaa', out_indices=(3,)),
-        dict(model_name='transnext_micro_aaaa'),
-    ),
-    'logits_convit_tiny_224x224': (
-        'convit_tiny',
-        dict(type='ConViT', arch='tiny', out_indices=(11,), out_type='cls_token'),
-        dict(model_name='convit_tiny_bioattn'),
-    ),
-    'logits_pervit_tiny_224x224': (
-        'pervit_tiny',
-        dict(type='PerViT', arch='tiny', out_indices=(11,)),
-        dict(model_name='pervit_tiny'),
-    ),
-    'logits_vars_rvt_tiny_self-att_224x224': (
-        'vars_rvt_tiny_self-att',
-        dict(type='VARS', arch='rvt-tiny', attention='softmax', out_indices=(11,), out_type='avg_featmap'),
-        dict(model_name='vars_s_rvt_tiny', attention='softmax'),
-    ),
-    'logits_vars_rvt_tiny_vars_d_224x224': (
-        'vars_rvt_tiny_vars_d',
-        dict(VARS_D, num_steps=5, out_indices=(11,), out_type='avg_featmap'),
-        dict(model_name='vars_d_rvt_tiny'),
-    ),
+    f'logits_{manifest}_{size}x{size}': (manifest, backbone, of_timm)
+    for manifest, size, backbone, of_timm in (
+        ('transnext_micro', 224, dict(type='TransNeXt', arch='micro'), dict(model_name='transnext_micro')),
+        (
+            'transnext_micro_AAAA',
+            256,
+            dict(type='TransNeXt', arch='micro-aaaa'),
+            dict(model_name='transnext_micro_aaaa'),
+        ),
+        (
+            'convit_tiny',
+            224,
+            dict(type='ConViT', arch='tiny', out_type='cls_token'),
+            dict(model_name='convit_tiny_bioattn'),
+        ),
+        ('pervit_tiny', 224, dict(type='PerViT', arch='tiny'), dict(model_name='pervit_tiny')),
+        (
+            'vars_rvt_tiny_self-att',
+            224,
+            dict(type='VARS', arch='rvt-tiny', attention='softmax', out_type='avg_featmap'),
+            dict(model_name='vars_s_rvt_tiny', attention='softmax'),
+        ),
+        (
+            'vars_rvt_tiny_vars_d',
+            224,
+            dict(type='VARS', arch='rvt-tiny', attention='vars_d', num_steps=5, out_type='avg_featmap'),
+            dict(model_name='vars_d_rvt_tiny'),
+        ),
+    )
 }
-# Small backbones as a classifier has them, and their channels.
-SMALL = dict(
-    TransNeXt=(
-        dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1)), out_indices=(3,)),
-        32,
-    ),
-    ConViT=(
-        dict(arch=dict(embed_dims=8, num_layers=12, num_heads=2), out_indices=(11,), out_type='cls_token'),
-        8,
-    ),
-    PerViT=(
-        dict(
-            arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2),
-            out_indices=(11,),
-        ),
-        12,
-    ),
-    GABViT=(
-        dict(arch=dict(embed_dims=16, num_layers=2, num_heads=2), out_indices=(1,), out_type='avg_featmap'),
-        16,
-    ),
-    GABSwin=(
-        dict(arch=dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2)), out_indices=(3,)),
-        128,
-    ),
-    VARS=(
-        dict(
-            arch=dict(block='rvt', embed_dims=[8, 16], depths=[1, 1], num_heads=[2, 2], feature_ratio=1),
-            out_indices=(1,),
-            out_type='avg_featmap',
-        ),
-        16,
-    ),
-)
+ARCH = {name: case.arch for name, case in CASES.items()} | dict(VARS=RVT)
+# What a classifier takes of a backbone, where that is no map.
+OUT_TYPES = dict(ConViT='cls_token', GABViT='avg_featmap', VARS='avg_featmap')
+# A name of each class.
+NAMES = {
+    'TransNeXt': 'transnext_micro',
+    'ConViT': 'convit_tiny_bioattn',
+    'PerViT': 'pervit_tiny',
+    'GABViT': 'gab_vit_small',
+    'GABSwin': 'gab_swin_tiny',
+    'VARS': 'vars_s_rvt_tiny',
+}
 
 
 def classifier(backbone: dict, channels: int, classes: int = 1000, **options) -> ImageClassifier:
@@ -86,12 +64,18 @@ def classifier(backbone: dict, channels: int, classes: int = 1000, **options) ->
     return MODELS.build(
         dict(
             type='mmpretrain.ImageClassifier',
-            backbone={**backbone, 'type': f'bioattn_mm.{backbone["type"]}'},
+            backbone={**backbone, 'type': f'bioattn_mm.{backbone["type"]}', 'out_indices': (-1,)},
             neck=neck,
             head=dict(type='LinearClsHead', num_classes=classes, in_channels=channels),
             **options,
         )
     )
+
+
+def small_classifier(name: str) -> ImageClassifier:
+    """That of a small backbone, with 10 classes."""
+    out_type = {'out_type': OUT_TYPES[name]} if name in OUT_TYPES else {}
+    return classifier(dict(type=name, arch=ARCH[name], **out_type), small(name).num_features, 10)
 
 
 def released_file(path: Path, manifest: str, classes: int = 1000) -> dict[str, Tensor]:
@@ -105,18 +89,7 @@ def released_file(path: Path, manifest: str, classes: int = 1000) -> dict[str, T
     return state_dict
 
 
-# A name of each class.
-NAMES = {
-    'TransNeXt': 'transnext_micro',
-    'ConViT': 'convit_tiny_bioattn',
-    'PerViT': 'pervit_tiny',
-    'GABViT': 'gab_vit_small',
-    'GABSwin': 'gab_swin_tiny',
-    'VARS': 'vars_s_rvt_tiny',
-}
-
-
 def small(name: str, **options) -> nn.Module:
     """A small model of a class."""
     pad = dict(pad_small_map=True) if name == 'GABSwin' else {}
-    return timm.create_model(NAMES[name], arch=SMALL[name][0]['arch'], **pad, **options)
+    return timm.create_model(NAMES[name], arch=ARCH[name], **pad, **options)

@@ -18,16 +18,14 @@ from timm.layers import create_feature_extractor, get_graph_node_names
 from timm.models import FeatureInfo, get_model_args, get_model_input_config, load_model_config_from_hf, push_to_hf_hub
 from torch import Tensor, nn
 
-import bioattn_mm
-from bioattn_mm.checkpoints import load_backbone
 from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.timm_models.models import BACKBONES
 from bioattn_mm.systems.timm_models.timm_registry import MODELS
 
-from .classifiers import NAMES, SMALL, released_file, small
+from .classifiers import ARCH, NAMES, small
 
-every_system = pytest.mark.parametrize('name', SMALL)
+every_system = pytest.mark.parametrize('name', NAMES)
 every_name = pytest.mark.parametrize('name', MODELS)
 PYRAMIDS = ('TransNeXt', 'GABSwin')
 
@@ -58,7 +56,7 @@ def images(name: str, batch: int = 1, channels: int = 3) -> Tensor:
     return torch.randn(batch, channels, *lowest[1:])
 
 
-@pytest.mark.parametrize('name', MODELS)
+@every_name
 def test_configuration_of_every_name(name: str) -> None:
     with on_meta():
         model = timm.create_model(name, num_classes=42, in_chans=5)
@@ -187,24 +185,6 @@ def test_other_numbers_of_channels(name: str, channels: int, tmp_path: Path) -> 
         model(torch.randn(1, 3, 64, 64))
 
 
-def test_pretrained_weights_for_one_channel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    weights = released_file(tmp_path / 'released.pth', 'transnext_micro')
-    source = dict(file=str(tmp_path / 'released.pth'))
-    expected = weights['patch_embed1.proj.weight'].sum(1, keepdim=True)
-    for options in (dict(num_classes=5), dict(num_classes=0), dict(features_only=True)):
-        model = timm.create_model(
-            'transnext_micro', pretrained=True, pretrained_cfg_overlay=source, in_chans=1, **options
-        )
-        weight = model.backbone.stages[0].patch_embed.proj.weight
-        torch.testing.assert_close(weight.detach(), expected)
-    assert 'channel' not in caplog.text
-    backbone = bioattn_mm.TransNeXt(arch='micro', in_channels=1)
-    load_backbone(backbone, source['file'])
-    torch.testing.assert_close(backbone.stages[0].patch_embed.proj.weight, weight)
-    with pytest.raises(InputError, match='in_channels must be the number of channels of the images'):
-        bioattn_mm.TransNeXt(arch='micro', in_channels=0)
-
-
 @torch.no_grad()
 def test_another_image_size() -> None:
     """The position bias is resized from it; what timm writes of the model says so."""
@@ -251,7 +231,7 @@ def test_through_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert architecture == NAMES[name]
     assert config['num_classes'] == 10 and config['label_names'][3] == 'part 3'
     assert tuple(config['input_size']) == (4, 224, 224)
-    assert json.dumps(arguments['arch']) == json.dumps(SMALL[name][0]['arch'])
+    assert json.dumps(arguments['arch']) == json.dumps(ARCH[name])
     x = torch.randn(1, 4, 50, 70)
     for source in ('hf-hub:me/mine', f'local-dir:{hub}'):
         again = timm.create_model(source, pretrained=True).eval()
