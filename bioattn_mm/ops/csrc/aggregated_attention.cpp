@@ -11,7 +11,7 @@ namespace {
 namespace of_aggregated_attention {
 
 CpuInputs inputs_of_cpu(const Inputs& inputs) {
-  const Inputs dense = inputs.map([](const Tensor& input) { return input.contiguous(); });
+  const Inputs dense = map(inputs, [](const Tensor& input) { return input.contiguous(); });
   const int64_t width = inputs.pooled_bias.size(2), pooled_width = inputs.pooled_bias.size(3);
   CpuInputs cpu;
   cpu.query = dense.query, cpu.key = dense.key, cpu.value = dense.value;
@@ -42,25 +42,18 @@ RoundedForward forward(const Inputs& inputs, bool for_backward) {
 
 Gradients backward(
     const Tensor& grad_output, const Inputs& inputs, const Tensor&, const Tensor& logsumexp, const Tensor&) {
-  if (inputs.query.numel() == 0) return to_gradients(inputs.map(zeros_like));
+  if (inputs.query.numel() == 0) return to_gradients(map(inputs, zeros_like));
   const CpuInputs cpu = inputs_of_cpu(inputs);
-  CpuInputs gradients;
-  gradients.query = empty_like(cpu.query), gradients.key = empty_like(cpu.key);
-  gradients.value = empty_like(cpu.value), gradients.pooled_key = empty_like(cpu.pooled_key);
-  gradients.pooled_value = empty_like(cpu.pooled_value), gradients.pooled_bias = empty_like(cpu.pooled_bias);
-  gradients.token_weights = empty_like(cpu.token_weights);
-  const auto& kernels = cpu_kernels(inputs.query.scalar_type());
-  kernels.attention_backward(grad_output.contiguous(), cpu, logsumexp.permute({0, 3, 1, 2}).contiguous(), gradients);
+  CpuInputs grad;
+  grad.query = empty_like(cpu.query), grad.key = empty_like(cpu.key), grad.value = empty_like(cpu.value);
+  grad.pooled_key = empty_like(cpu.pooled_key), grad.pooled_value = empty_like(cpu.pooled_value);
+  grad.pooled_bias = empty_like(cpu.pooled_bias), grad.token_weights = empty_like(cpu.token_weights);
   const auto dtype = inputs.query.scalar_type();
-  return {
-      gradients.query,
-      gradients.key,
-      gradients.value,
-      gradients.pooled_key,
-      gradients.pooled_value,
-      gradients.window_bias.to(dtype),
-      gradients.pooled_bias.view(inputs.pooled_bias.sizes()).to(dtype),
-      gradients.token_weights};
+  cpu_kernels(dtype).attention_backward(
+      grad_output.contiguous(), cpu, logsumexp.permute({0, 3, 1, 2}).contiguous(), grad);
+  grad.window_bias = grad.window_bias.to(dtype);
+  grad.pooled_bias = grad.pooled_bias.view(inputs.pooled_bias.sizes()).to(dtype);
+  return to_gradients(grad);
 }
 
 }  // namespace of_aggregated_attention

@@ -29,11 +29,6 @@ struct InputsOf {
     return function(
         query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights);
   }
-  // {function(query), ..., function(token_weights)}
-  template <typename Function>
-  InputsOf map(const Function& function) const {
-    return apply([&](const auto&... inputs) { return InputsOf{function(inputs)...}; });
-  }
 };
 
 // The floating-point tensors have one dtype. The same struct holds their gradients, without pooled_bias_rows.
@@ -42,7 +37,8 @@ using Inputs = InputsOf<Tensor, Tensor>;
 // The gradients as PyTorch takes them, without pooled_bias_rows.
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-inline Gradients to_gradients(const Inputs& g) {
+template <typename Tensors>
+Gradients to_gradients(const Tensors& g) {
   return {g.query, g.key, g.value, g.pooled_key, g.pooled_value, g.window_bias, g.pooled_bias, g.token_weights};
 }
 
@@ -135,7 +131,7 @@ using AttentionBackward =
 
 // The kernels on CUDA take any strides, windows up to 9 x 9, and 8, 16, ... 64 channels a head; no float64.
 RoundedForward aggregated_attention_forward_cuda(const Inputs& inputs, bool for_backward);
-Inputs aggregated_attention_backward_cuda(
+Gradients aggregated_attention_backward_cuda(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
     const Tensor& rounding);
 

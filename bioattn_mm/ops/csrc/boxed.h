@@ -31,8 +31,7 @@ T take(StableIValue*& stack) {
 
 template <typename T>
 void put(StableIValue* stack, const T& result) {
-  using Stable = std::conditional_t<std::is_same_v<T, Tensor>, torch::stable::Tensor, T>;
-  *stack = torch::stable::detail::from(static_cast<const Stable&>(result));
+  *stack = on_stack(result);
 }
 
 template <typename... Types>

@@ -3,8 +3,6 @@
 
 #include "tensor.h"
 
-#include <initializer_list>
-
 namespace bioattn_mm {
 
 // The dtype of parameters and of statistics beside tokens of a dtype.
@@ -24,9 +22,8 @@ class ArgumentChecks {
     if (is_dense(first) && first.dim() == dimensions &&
         std::find(dtypes.begin(), dtypes.end(), first.scalar_type()) != dtypes.end())
       return;
-    std::string names;
-    for (const ScalarType dtype : dtypes) names += text_of(names.empty() ? "" : ", ", dtype);
-    check_value(false, operator_name, ": ", name, " must be ", shape, " of [", names, "], got ", about(first));
+    check_value(
+        false, operator_name, ": ", name, " must be ", shape, " of ", text_of_dtypes(dtypes), ", got ", about(first));
   }
 
   // Raises a ValueError unless a tensor has these sizes, of which -1 is any, this dtype, and the device of the first.

@@ -8,23 +8,19 @@ namespace bioattn_mm {
 namespace {
 namespace of_cosine_attention {
 
-CpuInputs inputs_of_cpu(const CosineInputs& inputs) {
-  const Tensor tokens_of_window = inputs.key_value.contiguous(), pooled_tokens = inputs.pooled_key_value.contiguous();
+CpuInputs inputs_of_cpu(const CosineInputs& any_inputs) {
+  const CosineInputs inputs = map(any_inputs, [](const Tensor& input) { return input.contiguous(); });
   CpuInputs cpu;
-  cpu.query = inputs.query.contiguous();
-  cpu.key = tokens_of_window.select(3, 0), cpu.value = tokens_of_window.select(3, 1);
-  cpu.pooled_key = pooled_tokens.select(3, 0), cpu.pooled_value = pooled_tokens.select(3, 1);
-  cpu.window_bias = inputs.window_bias.contiguous();
-  cpu.pooled_bias = inputs.pooled_bias.contiguous();
-  cpu.pooled_bias_rows = inputs.pooled_bias_rows.contiguous();
-  cpu.pooled_bias_columns = inputs.pooled_bias_columns.contiguous();
+  cpu.query = inputs.query, cpu.key = inputs.key_value.select(3, 0), cpu.value = inputs.key_value.select(3, 1);
+  cpu.pooled_key = inputs.pooled_key_value.select(3, 0), cpu.pooled_value = inputs.pooled_key_value.select(3, 1);
+  cpu.window_bias = inputs.window_bias, cpu.pooled_bias = inputs.pooled_bias;
   // The only inputs whose values, not only their shapes, decide where memory is read and written.
-  check_indices("pooled_bias_rows", cpu.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
-  check_indices("pooled_bias_columns", cpu.pooled_bias_columns, inputs.pooled_bias.size(2), "columns of pooled_bias");
-  cpu.scale = inputs.scale.contiguous();
-  cpu.query_embedding = inputs.query_embedding.contiguous();
-  cpu.tokens = inputs.tokens.contiguous();
-  cpu.token_bias = inputs.token_bias.contiguous();
+  check_indices("pooled_bias_rows", inputs.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
+  check_indices(
+      "pooled_bias_columns", inputs.pooled_bias_columns, inputs.pooled_bias.size(2), "columns of pooled_bias");
+  cpu.pooled_bias_rows = inputs.pooled_bias_rows, cpu.pooled_bias_columns = inputs.pooled_bias_columns;
+  cpu.scale = inputs.scale, cpu.query_embedding = inputs.query_embedding;
+  cpu.tokens = inputs.tokens, cpu.token_bias = inputs.token_bias;
   return cpu;
 }
 
@@ -42,10 +38,7 @@ RoundedForward forward(const CosineInputs& inputs, bool for_backward) {
 
 CosineGradients backward(
     const Tensor& grad_output, const CosineInputs& inputs, const Tensor&, const Tensor& logsumexp, const Tensor&) {
-  if (inputs.query.numel() == 0)
-    return {zeros_like(inputs.query),       zeros_like(inputs.key_value),       zeros_like(inputs.pooled_key_value),
-            zeros_like(inputs.scale),       zeros_like(inputs.query_embedding), zeros_like(inputs.window_bias),
-            zeros_like(inputs.pooled_bias), zeros_like(inputs.tokens),          zeros_like(inputs.token_bias)};
+  if (inputs.query.numel() == 0) return to_gradients(map(inputs, zeros_like));
   const Tensor grad_key_value = empty_like(inputs.key_value);
   const Tensor grad_pooled_key_value = empty_like(inputs.pooled_key_value);
   CpuInputs grad;

@@ -9,6 +9,14 @@ namespace bioattn_mm {
 struct CosineInputs {
   static constexpr size_t kTensors = 11;
 
+  // function(query, ..., token_bias)
+  template <typename Function>
+  auto apply(const Function& function) const {
+    return function(
+        query, key_value, pooled_key_value, scale, query_embedding, window_bias, pooled_bias, pooled_bias_rows,
+        pooled_bias_columns, tokens, token_bias);
+  }
+
   Tensor query, key_value;                     // (B, H, W, heads, d), (B, H, W, 2, heads, d)
   Tensor pooled_key_value;                     // (B, Ph, Pw, 2, heads, d)
   Tensor scale, query_embedding, window_bias;  // (heads), (heads, d), (heads, k * k)
@@ -17,6 +25,14 @@ struct CosineInputs {
   Tensor pooled_bias_columns;                  // (W, Pw), int64
   Tensor tokens, token_bias;                   // (heads, d, k * k), (heads, k * k)
 };
+
+// The gradients as PyTorch takes them, without those of the indices.
+using CosineGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+inline CosineGradients to_gradients(const CosineInputs& g) {
+  return {g.query,       g.key_value,   g.pooled_key_value, g.scale,     g.query_embedding,
+          g.window_bias, g.pooled_bias, g.tokens,           g.token_bias};
+}
 
 inline ArgumentChecks check_inputs(const CosineInputs& inputs) {
   const Tensor& query = inputs.query;
@@ -52,8 +68,6 @@ inline void check_cosine_attention_backward(
   arguments.check("logsumexp", logsumexp, {sizes[0] * sizes[1] * sizes[2] * sizes[3]}, inputs.scale.scalar_type());
   check_rounding(arguments, rounding, inputs.query);
 }
-
-using CosineGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The kernels on CUDA, with the limits of aggregated_attention_forward_cuda.
 RoundedForward cosine_attention_forward_cuda(const CosineInputs& inputs, bool for_backward);

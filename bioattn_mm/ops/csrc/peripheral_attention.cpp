@@ -45,13 +45,13 @@ void check_backward(const Tensor& grad_output, const PeripheralInputs& inputs, d
 Tensor dense_floats(const Tensor& tensor) { return dense(at_least_float(tensor)); }
 
 PeripheralForward forward(const PeripheralInputs& inputs, double eps) {
-  auto [output, logsumexp] = cpu_kernels(kFloat).peripheral_attention_forward(inputs.map(dense_floats), eps);
+  auto [output, logsumexp] = cpu_kernels(kFloat).peripheral_attention_forward(map(inputs, dense_floats), eps);
   return {output.to(inputs.query.scalar_type()), logsumexp};
 }
 
 Gradients backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp) {
   PeripheralInputs gradients = cpu_kernels(kFloat).peripheral_attention_backward(
-      dense_floats(grad_output), inputs.map(dense_floats), eps, logsumexp.contiguous());
+      dense_floats(grad_output), map(inputs, dense_floats), eps, logsumexp.contiguous());
   for (Tensor* gradient : {&gradients.query, &gradients.key, &gradients.value})
     *gradient = gradient->to(inputs.query.scalar_type());
   return gradients.apply([](const auto&... tensors) { return Gradients{tensors...}; });

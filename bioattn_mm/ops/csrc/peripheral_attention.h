@@ -14,11 +14,6 @@ struct PeripheralInputs {
   auto apply(const Function& function) const {
     return function(query, key, value, plane, scale, shift, conv_weight, conv_bias, norm_weight, norm_bias);
   }
-  // {function(query), ..., function(norm_bias)}
-  template <typename Function>
-  PeripheralInputs map(const Function& function) const {
-    return apply([&](const auto&... inputs) { return PeripheralInputs{function(inputs)...}; });
-  }
 
   Tensor query, key, value;       // (B, heads, H * W, d)
   Tensor plane;                   // (channels, 2 H + 1, 2 W + 1)

@@ -48,8 +48,7 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define("gelu_pool_backward(Tensor grad_output, Tensor x) -> Tensor x");
   define(
       "gelu_pool_norm(Tensor x, Tensor x_bias, Tensor weight, Tensor bias, SymInt height, SymInt width, float eps) "
-      "-> "
-      "(Tensor output, Tensor pooled, Tensor mean, Tensor rstd)");
+      "-> (Tensor output, Tensor pooled, Tensor mean, Tensor rstd)");
   define(
       "gelu_pool_norm_backward(Tensor grad_output, Tensor x, Tensor x_bias, Tensor pooled, Tensor mean, Tensor rstd, "
       "Tensor weight) -> (Tensor x, Tensor x_bias, Tensor weight, Tensor bias)");

@@ -77,9 +77,7 @@ struct SlidingWindow {
     const Tensor ones = torch::stable::full(
         {1, grad_logits.size(1), grad_logits.size(2), 1, 1}, 1, options.scalar_type, std::nullopt, options.device);
     const Tensor inside = products(ones, ones, Tensor(), grad_logits.size(4), 0.).to(kBool);
-    using Stable = torch::stable::Tensor;
-    return call("aten::where", "self", Stable(inside), Stable(grad_logits), Stable(zeros({1}, options)))
-        .sum({0, 1, 2});
+    return call("aten::where", "self", inside, grad_logits, zeros({1}, options)).sum({0, 1, 2});
   }
 
   static Tensor av(const Tensor& weights, const Tensor& value) {

@@ -15,6 +15,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -67,6 +68,12 @@ inline std::string text_of_sizes(Span sizes) {
   return text + "]";
 }
 
+inline std::string text_of_dtypes(std::initializer_list<ScalarType> dtypes) {
+  std::string names;
+  for (const ScalarType dtype : dtypes) names += text_of(names.empty() ? "[" : ", ", dtype);
+  return names + "]";
+}
+
 inline std::string text_of_device(const Device& device) {
   const std::string name = device.is_cpu() ? "cpu" : device.is_cuda() ? "cuda" : "another device";
   return device.has_index() ? name + ":" + std::to_string(device.index()) : name;
@@ -113,14 +120,9 @@ class Tensor : public torch::stable::Tensor {
   Tensor to(ScalarType dtype) const {
     return scalar_type() == dtype ? *this : Tensor(torch::stable::to(*this, dtype));
   }
-  Tensor clone() const {
-    AtenTensorHandle copy;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_clone(get(), &copy));
-    return torch::stable::Tensor(copy);
-  }
+  Tensor clone() const { return torch::stable::clone(*this); }
   void zero_() const { TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(get())); }
   Tensor sum(Span axes) const { return torch::stable::sum(*this, axes); }
-  Tensor flip(Span axes) const;
   Tensor reshape(Span sizes) const { return contiguous().view(sizes); }
   // Copies the tensor if no view has these axes as one.
   Tensor flatten(int64_t first = 0, int64_t last = -1) const { return torch::stable::flatten(*this, first, last); }
@@ -183,16 +185,25 @@ inline Tensor zeros(Span sizes, const Options& options) {
 inline Tensor empty_like(const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); }
 inline Tensor zeros_like(const Tensor& tensor) { return zeros(tensor.sizes(), tensor.options()); }
 
+// An argument or a result on the stack of PyTorch's dispatcher.
+template <typename T>
+StableIValue on_stack(const T& value) {
+  using Stable = std::conditional_t<std::is_same_v<T, Tensor>, torch::stable::Tensor, T>;
+  return torch::stable::detail::from(static_cast<const Stable&>(value));
+}
+
 // Calls an operator of PyTorch with one result, by its name and all arguments of its schema.
 template <typename... Arguments>
 Tensor call(const char* name, const char* overload, const Arguments&... arguments) {
-  std::array<StableIValue, sizeof...(Arguments)> stack{torch::stable::detail::from(arguments)...};
+  std::array<StableIValue, sizeof...(Arguments)> stack{on_stack(arguments)...};
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<torch::stable::Tensor>(stack[0]);
 }
 
-inline Tensor Tensor::flip(Span axes) const {
-  return call("aten::flip", "", static_cast<const torch::stable::Tensor&>(*this), axes);
+// Calls function(tensor) for each tensor of a struct, and returns the struct of the results.
+template <typename Tensors, typename Function>
+Tensors map(const Tensors& tensors, const Function& function) {
+  return tensors.apply([&](const auto&... each) { return Tensors{function(each)...}; });
 }
 
 // Arguments as kernels read them: contiguous tensors, aligned to sixteen bytes for the widest loads of a GPU.
@@ -243,8 +254,7 @@ inline Tensor pad(const Tensor& tensor, Span widths, double value = 0) {
 }
 
 inline Tensor multiply_by(const Tensor& tensor, double factor) {
-  const torch::stable::Tensor scalar = torch::stable::full({}, factor, kDouble);
-  return call("aten::mul", "Tensor", static_cast<const torch::stable::Tensor&>(tensor), scalar);
+  return call("aten::mul", "Tensor", tensor, torch::stable::full({}, factor, kDouble));
 }
 
 // Calls function(begin, end) for ranges that together are the integers from `begin` to before `end`, in parallel.
@@ -256,16 +266,8 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& fun
 // Calls function(T()) with the one of Types that has the dtype.
 template <typename... Types, typename Function>
 void dispatch(ScalarType dtype, const Function& function) {
-  if (((dtype == scalar_type_of<Types> && (function(Types()), true)) || ...)) return;
-  std::string names;
-  size_t left = sizeof...(Types);
-  const auto add = [&](ScalarType type) {
-    names += type == kDouble ? "float64" : type == kFloat ? "float32" : type == kHalf ? "float16" : "bfloat16";
-    --left;
-    names += left > 1 ? ", " : left == 1 ? " and " : "";
-  };
-  (add(scalar_type_of<Types>), ...);
-  check_value(false, "this operator takes ", names, ", got ", dtype);
+  const bool is_known = ((dtype == scalar_type_of<Types> && (function(Types()), true)) || ...);
+  check_value(is_known, "this operator takes ", text_of_dtypes({scalar_type_of<Types>...}), ", got ", dtype);
 }
 
 }  // namespace bioattn_mm

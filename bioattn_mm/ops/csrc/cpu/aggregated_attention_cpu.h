@@ -18,8 +18,7 @@ struct SizesOf : WindowSizes<int64_t> {
 
   int64_t pooled_height, pooled_width;
   int64_t margin = window / 2, batch_heads = batch * heads, pooled = pooled_height * pooled_width;
-  int64_t padded_pooled = round_up(pooled, kPadded), pooled_blocks = padded_pooled / kBlock;
-  int64_t padded_channels = round_up(channels, kPadded);
+  int64_t padded_pooled = round_up(pooled, kPadded), padded_channels = round_up(channels, kPadded);
   int64_t columns = std::min(round_up(width, kQueries<T>), kTileColumns);  // of a tile
   int64_t slices = std::min(batch, int64_t(4));  // parts of the batch that are tasks, with sums, of their own
   int64_t column_blocks = divide_up(width, columns), row_blocks = divide_up(height, kTileRows);  // numbers of tiles
@@ -111,7 +110,7 @@ struct PooledTokens {
       }
     lay_out(
         tokens.data() + batch_head * size, row_elements.data() + (kRowsAreTokens ? 0 : batch_head * size),
-        block_elements.data() + batch_head * s.pooled_blocks * block_size, s.padded_pooled, s.channels, row_size);
+        block_elements.data() + batch_head * blocks_size, s.padded_pooled, s.channels, row_size);
   }
 
   const T* token(int64_t batch_head, int64_t p) const { return tokens.data() + batch_head * size + p * row_size; }
@@ -121,17 +120,15 @@ struct PooledTokens {
     else
       return row_elements.data() + batch_head * size;
   }
-  const Element* blocks(int64_t batch_head) const {
-    return block_elements.data() + batch_head * s.pooled_blocks * block_size;
-  }
+  const Element* blocks(int64_t batch_head) const { return block_elements.data() + batch_head * blocks_size; }
 
   const SizesOf<T>& s;
   int64_t row_size = s.padded_channels;
-  int64_t block_size = kTiles<Element> ? row_size / 2 * kBlock : divide_up(s.channels, kPacked<Element>) * kBlock;
+  int64_t blocks_size = s.padded_pooled * (kTiles<Element> ? row_size / 2 : divide_up(s.channels, kPacked<Element>));
   int64_t size = s.padded_pooled * row_size + 2 * kQueries<T>;
   Buffer<T> tokens = Buffer<T>(s.batch_heads * size), inverse_norms = Buffer<T>(s.batch_heads * s.padded_pooled);
   Buffer<Element> row_elements = Buffer<Element>(kRowsAreTokens ? 0 : s.batch_heads * size);
-  Buffer<Element> block_elements = Buffer<Element>(s.batch_heads * s.pooled_blocks * block_size);
+  Buffer<Element> block_elements = Buffer<Element>(s.batch_heads * blocks_size);
 };
 
 // The planes (d, stride) of the last rows that were loaded, as many as a window has.
@@ -174,17 +171,11 @@ struct Tokens {
   int64_t row_stride, column_stride, image_stride, size;
 };
 
-// Tokens that are transposed in registers, and the type of pointers with which their vectors are loaded and stored.
+// Whether tokens are transposed in registers.
 template <typename Data>
 constexpr bool kIsTransposed = std::is_same_v<Data, float> || std::is_same_v<Data, c10::BFloat16>;
 template <typename Data>
 constexpr bool kIsTransposed<const Data> = kIsTransposed<Data>;
-template <typename Data>
-auto* as_loaded(Data* data) {
-  using Native = std::conditional_t<std::is_const_v<Data>, const NativeBFloat16, NativeBFloat16>;
-  using Loaded = std::conditional_t<BIOATTN_BFLOAT16, Native, Data>;
-  return reinterpret_cast<Loaded*>(data);
-}
 
 // Copies `number` columns of a row from `first` on to planes, with zeros outside of the image: whole vectors, with
 // `margin` more on both sides. The row below is prefetched: to wait for it would take most of the time.
@@ -201,7 +192,7 @@ void load_planes(
   if constexpr (kIsTransposed<Data>) {
     if (tokens.size >= kLanes<float>)
       for (; lane + kLanes<float> <= right; lane += kLanes<float>) {
-        const auto* source = as_loaded(tokens.at(image, head, row, first + lane));
+        const Data* source = tokens.at(image, head, row, first + lane);
         for (int64_t i = 0; i < kLanes<float>; ++i) {
           __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride);
           __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride + tokens.size - 1);
@@ -229,8 +220,8 @@ void store_planes(
     if (tokens.size >= kLanes<float>)
       for (; lane + kLanes<float> <= number; lane += kLanes<float>)
         transpose_tokens(
-            planes + lane, kQueries<T>, kQueries<T>, as_loaded(tokens.at(image, head, row, first + lane)),
-            tokens.column_stride, 1, tokens.size);
+            planes + lane, kQueries<T>, kQueries<T>, tokens.at(image, head, row, first + lane), tokens.column_stride,
+            1, tokens.size);
   }
   for (; lane < number; ++lane) {
     Data* target = tokens.at(image, head, row, first + lane);
@@ -347,7 +338,7 @@ struct Tile {
       }
     if (!a.cosine) load_planes(a.token_weights, image, head, row, column, kQueries<T>, s.width, token_weights.data());
     return {
-        {s.channels, s.window, s.offsets, s.pooled, s.pooled_blocks},
+        {s.channels, s.window, s.offsets, s.pooled, s.padded_pooled},
         {queries.scaled.data() + first, queries.unit.data() + first, s.columns, queries.inverse_norms.data() + first,
          queries.factors.data() + first, queries.log_lengths.data() + first},
         {keys.around(row, s.height, first), values.around(row, s.height, first), s.halo_columns, outside.data()},

@@ -44,7 +44,7 @@ constexpr double kInverseOfSmallestNorm = 0.99999 / kSmallestNorm;
 struct GroupSizes {
   int64_t channels;                    // d
   int64_t window, offsets;             // k, k * k
-  int64_t pooled_keys, pooled_blocks;  // blocks have kBlock keys
+  int64_t pooled_keys, padded_pooled;  // the latter whole blocks of kBlock keys
 };
 
 // A scaled query is (unit + query_embedding) * factor, with the factor scale * log(number of the query's keys).
@@ -237,43 +237,35 @@ BIOATTN_INLINE Factors<T> pack(const T* vectors, int64_t stride, int64_t number,
   return {vectors, stride, number};
 }
 
-// Products of a group's factors with pooled tokens: products[k] = factors . tokens[p + k] for the keys of a block.
-// Tiles compute all beforehand, into `memory`, (pooled keys, lanes).
+// products[k] = factors . tokens[p + k], for the pooled tokens of the block from p on. Tiles compute the products
+// with all `padded_pooled` tokens when it is the first block, into `memory`, (tokens, lanes).
 template <typename T, typename Element>
-struct PooledProducts {
-  PooledProducts(const Factors<Element>& factors, const Element* tokens, int64_t pooled, T* memory)
-      : factors(factors), tokens(tokens), memory(memory) {
-    if constexpr (kTiles<Element>)
+BIOATTN_INLINE void multiply_by_block(
+    Lanes<T> (&products)[kBlock], const Factors<Element>& factors, const Element* tokens, int64_t p,
+    int64_t padded_pooled, T* memory) {
+  if constexpr (kTiles<Element>) {
+    if (p == 0)
       multiply_tiles(
-          memory, tokens, factors.number, factors.data, kQueries<T>, pooled, kQueries<T>, factors.number, false);
-  }
-
-  BIOATTN_INLINE void of_block(Lanes<T> (&products)[kBlock], int64_t p) const {
-    if constexpr (kTiles<Element>) {
+          memory, tokens, factors.number, factors.data, kQueries<T>, padded_pooled, kQueries<T>, factors.number,
+          false);
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) products[k] = load_lanes(memory + (p + k) * kQueries<T>);
-      return;
-    }
-    for (int64_t k = 0; k < kBlock; ++k) products[k] = Lanes<T>{};
-    const Element* keys = tokens + p * factors.number;
-    for (int64_t c = 0; c < factors.number; ++c, keys += kBlock) {
-      const auto x = load_lanes(factors.data + c * factors.stride);
-#pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) add_product(products[k], x, keys[k]);
-    }
+    for (int64_t k = 0; k < kBlock; ++k) products[k] = load_lanes(memory + (p + k) * kQueries<T>);
+    return;
   }
-
-  const Factors<Element> factors;
-  const Element* tokens;
-  T* memory;
-};
+  for (int64_t k = 0; k < kBlock; ++k) products[k] = Lanes<T>{};
+  const Element* keys = tokens + p * factors.number;
+  for (int64_t c = 0; c < factors.number; ++c, keys += kBlock) {
+    const auto x = load_lanes(factors.data + c * factors.stride);
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < kBlock; ++k) add_product(products[k], x, keys[k]);
+  }
+}
 
 // The blocks of sums that are computed at once: more of them hide the latency of bf16x2 instructions.
 template <typename Element>
 constexpr int64_t kBlocksAtOnce = kPacked<Element> == 2 ? 3 : 1;
 
-// Returns the factors of a step, of one key or two (bf16x2), from compute(p), the lanes of key p. It also writes them
-// to `written`, for add_outer_products.
+// Returns the factors of a step, of one key or two (bf16x2), from compute(p) for key p, and writes them to `written`.
 template <typename T, typename Compute>
 BIOATTN_INLINE Lanes<T> factors_of_step(int64_t step, T* written, const Compute& compute) {
   const Lanes<T> factors = compute(step);
@@ -559,11 +551,10 @@ BIOATTN_INLINE Lanes<T> pooled_logit(const Group<T, Element>& g, const Lanes<T>&
 }
 
 // products[dx] = vectors . tokens in column dx of a row of the window, for kColumns columns; both are planes.
-template <int64_t kColumns, typename T>
-BIOATTN_INLINE void multiply_by_columns(
-    T* products, const T* vectors, int64_t stride, const T* tokens, int64_t token_stride, int64_t channels) {
+template <int64_t kColumns, typename T, typename Element>
+BIOATTN_INLINE void multiply_by_columns(T* products, const Group<T, Element>& g, const T* vectors, const T* tokens) {
   Lanes<T> product[kColumns] = {};
-  for (int64_t c = 0; c < channels; ++c, vectors += stride, tokens += token_stride) {
+  for (int64_t c = 0; c < g.sizes.channels; ++c, vectors += g.queries.stride, tokens += g.neighbours.stride) {
     const Lanes<T> x = load_lanes(vectors);
 #pragma GCC unroll 3
     for (int64_t dx = 0; dx < kColumns; ++dx) product[dx] += x * load_lanes(tokens + dx);
@@ -576,20 +567,16 @@ BIOATTN_INLINE void multiply_by_columns(
 template <typename T, typename Element>
 BIOATTN_INLINE void multiply_by_window(
     T* products, const Group<T, Element>& g, const T* vectors, const T* const* tokens) {
-  for (int64_t dy = 0; dy < g.sizes.window; ++dy) {
-    for (int64_t dx = 0; dx < g.sizes.window; products += kQueries<T>) {
-      if (tokens[dy] == nullptr) {
-        store(products, Lanes<T>{}), ++dx;
-      } else if (dx + 3 <= g.sizes.window) {
-        multiply_by_columns<3>(
-            products, vectors, g.queries.stride, tokens[dy] + dx, g.neighbours.stride, g.sizes.channels);
-        dx += 3, products += 2 * kQueries<T>;
-      } else {
-        multiply_by_columns<1>(
-            products, vectors, g.queries.stride, tokens[dy] + dx, g.neighbours.stride, g.sizes.channels),
-            ++dx;
-      }
+  for (int64_t dy = 0; dy < g.sizes.window; ++dy, products += g.sizes.window * kQueries<T>) {
+    if (tokens[dy] == nullptr) {
+      std::fill_n(products, g.sizes.window * kQueries<T>, T(0));
+      continue;
     }
+    int64_t dx = 0;
+    for (; dx + 3 <= g.sizes.window; dx += 3)
+      multiply_by_columns<3>(products + dx * kQueries<T>, g, vectors, tokens[dy] + dx);
+    for (; dx < g.sizes.window; ++dx)
+      multiply_by_columns<1>(products + dx * kQueries<T>, g, vectors, tokens[dy] + dx);
   }
 }
 
@@ -633,24 +620,12 @@ BIOATTN_INLINE void compute_window_logits(const Group<T, Element>& g) {
                                             g.parameters.window_bias[dy * g.sizes.window + dx]));
 }
 
-// exp(x - shift)
-template <typename T>
-BIOATTN_INLINE Lanes<T> weight_of(const Lanes<T>& x, const Lanes<T>& shift, const T*) {
-  return exponential(x - shift);
-}
-
-#if BIOATTN_BFLOAT16
-BIOATTN_INLINE Vector<float> weight_of(const Vector<float>& x, const Vector<float>& shift, const BFloat16x2*) {
-  return rough_exponential(x - shift);
-}
-#endif
-
 // x = exp(x - shift) for `number` vectors. Returns their sum.
-template <typename T, typename Element>
-BIOATTN_INLINE Lanes<T> exponentiate_lanes(T* x, int64_t number, const Lanes<T>& shift, const Element* element) {
+template <typename T>
+BIOATTN_INLINE Lanes<T> exponentiate_lanes(T* x, int64_t number, const Lanes<T>& shift) {
   Lanes<T> sum = {};
   for (int64_t p = 0; p < number; ++p, x += kQueries<T>) {
-    const Lanes<T> weight = weight_of(load_lanes(x), shift, element);
+    const Lanes<T> weight = exponential(load_lanes(x) - shift);
     store(x, weight);
     sum += weight;
   }
@@ -683,14 +658,13 @@ BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
 template <typename T, typename Element>
 BIOATTN_INLINE Lanes<T> compute_pooled_logits(const Group<T, Element>& g, const Factors<Element>& query, T* target) {
   Lanes<T> highest = Lanes<T>{} - std::numeric_limits<T>::infinity();
-  const PooledProducts<T, Element> all(query, g.pooled.key_blocks, g.sizes.pooled_blocks * kBlock, target);
-  for (int64_t p = 0; p < g.sizes.pooled_blocks * kBlock; p += kBlock) {
+  for (int64_t p = 0; p < g.sizes.padded_pooled; p += kBlock) {
     Lanes<T> products[kBlock];
-    all.of_block(products, p);
+    multiply_by_block(products, query, g.pooled.key_blocks, p, g.sizes.padded_pooled, target);
 #pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; ++k, target += kQueries<T>) {
+    for (int64_t k = 0; k < kBlock; ++k) {
       const Lanes<T> logit = pooled_logit(g, products[k], p + k);
-      store(target, logit);
+      store(target + (p + k) * kQueries<T>, logit);
       highest = larger(highest, logit);
     }
   }
@@ -704,19 +678,17 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
   const auto query = pack(g.queries.scaled, g.queries.stride, g.sizes.channels, g.packed);
   Lanes<T> highest = compute_pooled_logits(g, query, g.weights.pooled);
   compute_window_logits(g);
-  for (int64_t offset = 0; offset < g.sizes.offsets; ++offset) {
-    const Lanes<T> logit = load_lanes(g.weights.window + offset * kQueries<T>);
-    highest = larger(highest, logit);
-  }
+  for (int64_t offset = 0; offset < g.sizes.offsets; ++offset)
+    highest = larger(highest, load_lanes(g.weights.window + offset * kQueries<T>));
 
-  Lanes<T> sum = exponentiate_lanes(g.weights.pooled, g.sizes.pooled_blocks * kBlock, highest, g.packed);
-  sum += exponentiate_lanes(g.weights.window, g.sizes.offsets, highest, g.packed);
-  const auto weights = pack(g.weights.pooled, kQueries<T>, g.sizes.pooled_blocks * kBlock, g.packed);
+  Lanes<T> sum = exponentiate_lanes(g.weights.pooled, g.sizes.padded_pooled, highest);
+  sum += exponentiate_lanes(g.weights.window, g.sizes.offsets, highest);
+  const auto weights = pack(g.weights.pooled, kQueries<T>, g.sizes.padded_pooled, g.packed);
   const auto weights_of = [&](int64_t step) __attribute__((always_inline)) {
     return load_lanes(weights.data + step * kQueries<T>);
   };
   sum_rows(g.output, weights.number, g.pooled.value_rows, g.sizes.channels, weights_of, weights_of, g.packed);
-  const Lanes<T> scale = inverse_of(sum);
+  const Lanes<T> scale = 1 / sum;
   store(g.logsumexp, sum);
   for (int64_t lane = 0; lane < kQueries<T>; ++lane) g.logsumexp[lane] = std::log(g.logsumexp[lane]);
   add_to(g.logsumexp, highest);
@@ -744,7 +716,7 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   if (g.parameters.tokens) compute_token_weights(g);
   compute_window_logits(g);
   const Lanes<T> shift = load_lanes(g.logsumexp);
-  Lanes<T> sum = exponentiate_lanes(g.weights.window, g.sizes.offsets, shift, g.packed);
+  Lanes<T> sum = exponentiate_lanes(g.weights.window, g.sizes.offsets, shift);
   // The gradient of a logit is weight * (gradient of the weight - mean of these under the weights).
   Lanes<T> mean = {};
   multiply_by_window(d.grad.token_weights, g, d.grad.output, g.neighbours.values);
@@ -753,19 +725,18 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   const auto query = pack(g.queries.scaled, g.queries.stride, g.sizes.channels, g.packed);
   const auto grad_output =
       pack(d.grad.output, g.queries.stride, g.sizes.channels, g.packed + query.number * kQueries<T>);
-  const int64_t pooled = g.sizes.pooled_blocks * kBlock;
-  const PooledProducts<T, Element> with_values(grad_output, g.pooled.value_blocks, pooled, d.grad.pooled_logits);
+  const int64_t pooled = g.sizes.padded_pooled;
   // The weights of the pooled keys and their gradients: where registers are few, each step has its own loop, with the
   // memory of the outer products as workspace; else a block goes through all steps in registers.
   const T *weights = g.weights.pooled, *gradients = d.grad.pooled_logits;
   if constexpr (kFewRegisters) {
     T *of_weights = d.outer.of_values, *of_gradients = d.outer.of_keys;
     compute_pooled_logits(g, query, of_weights);
-    sum += exponentiate_lanes(of_weights, pooled, shift, g.packed);
+    sum += exponentiate_lanes(of_weights, pooled, shift);
     T *weight = of_weights, *gradient = of_gradients;
     for (int64_t p = 0; p < pooled; p += kBlock) {
       Lanes<T> products[kBlock];
-      with_values.of_block(products, p);
+      multiply_by_block(products, grad_output, g.pooled.value_blocks, p, pooled, d.grad.pooled_logits);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k, weight += kQueries<T>, gradient += kQueries<T>) {
         mean += load_lanes(weight) * products[k];
@@ -774,14 +745,13 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
     }
     weights = of_weights, gradients = of_gradients;
   } else {
-    const PooledProducts<T, Element> with_keys(query, g.pooled.key_blocks, pooled, g.weights.pooled);
     for (int64_t p = 0; p < pooled; p += kBlock) {
       Lanes<T> products[kBlock], products_with_values[kBlock];
-      with_keys.of_block(products, p);
-      with_values.of_block(products_with_values, p);
+      multiply_by_block(products, query, g.pooled.key_blocks, p, pooled, g.weights.pooled);
+      multiply_by_block(products_with_values, grad_output, g.pooled.value_blocks, p, pooled, d.grad.pooled_logits);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k) {
-        const Lanes<T> weight = weight_of(pooled_logit(g, products[k], p + k), shift, g.packed);
+        const Lanes<T> weight = exponential(pooled_logit(g, products[k], p + k) - shift);
         sum += weight;
         mean += weight * products_with_values[k];
         store(g.weights.pooled + (p + k) * kQueries<T>, weight);
@@ -795,9 +765,8 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
             });
     }
   }
-  // The scale makes the weights add up to 1, so that gradients cancel in spite of rounding; 0 in lanes without a
-  // query.
-  const Lanes<T> scale = where_less(shift, std::numeric_limits<T>::infinity(), inverse_of(sum));
+  // The scale makes the weights add up to 1, so that gradients cancel in spite of rounding; 0 where no query is.
+  const Lanes<T> scale = where_less(shift, std::numeric_limits<T>::infinity(), 1 / sum);
   mean *= scale;
   const Lanes<T> scaled_mean = mean * scale;
   T* grad_bias = d.grad.pooled_bias;

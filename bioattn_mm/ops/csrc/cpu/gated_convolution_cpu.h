@@ -132,7 +132,7 @@ struct Convolve {
       __builtin_prefetch(t.x + (2 * (token + t.width + k) + 1) * t.channels + state.first);
       __builtin_prefetch(t.output + (token + t.width + k) * t.channels + state.first, 1);
       const Vector<T> features = load(t.x + (2 * (token + k) + 1) * t.channels + state.first) + state.feature_bias;
-      store(t.output + (token + k) * t.channels + state.first, gelu(sums[k], t.x) * features);
+      store(t.output + (token + k) * t.channels + state.first, gelu(sums[k]) * features);
     }
   }
 };
@@ -150,7 +150,7 @@ struct DifferentiateGate {
     add_convolution<kNumber, T>(sums, state.weights, state.gates, i, column);
     for (int64_t k = 0; k < kNumber; ++k) {
       Vector<T> cumulative, density;
-      normal_distribution(sums[k], cumulative, density, t.x);
+      normal_distribution(sums[k], cumulative, density);
       const int64_t of_features = (2 * (token + k) + 1) * t.channels + state.first;
       __builtin_prefetch(t.grad_output + (token + t.width + k) * t.channels + state.first);
       __builtin_prefetch(t.x + of_features + 2 * t.width * t.channels);
@@ -315,11 +315,8 @@ struct Parameters {
 
   template <typename Data>
   Tile<Data> tile(const Tensor& x) const {
-    using T = Arithmetic<Data>;
     Tile<Data> all{};
-    all.x = static_cast<const Data*>(x.const_data_ptr());
-    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>();
-    all.x_bias = x_bias.const_data_ptr<T>();
+    all.x = DataOf{x}, all.weight = DataOf{taps}, all.bias = DataOf{bias}, all.x_bias = DataOf{x_bias};
     all.height = x.size(1), all.width = x.size(2), all.channels = bias.size(0);
     return all;
   }
@@ -333,9 +330,8 @@ Tensor forward(const Tensor& x, const std::optional<Tensor>& x_bias, const Tenso
   Tensor output = empty({x.size(0), x.size(1), x.size(2), bias.size(0)}, x.options());
   const Parameters parameters(x, x_bias, weight, bias);
   for_dtype<float, double>(x, [&](auto data) {
-    using Data = decltype(data);
-    Tile<Data> all = parameters.tile<Data>(x);
-    all.output = static_cast<Data*>(output.mutable_data_ptr());
+    auto all = parameters.tile<decltype(data)>(x);
+    all.output = DataOf{output};
     for_tiles(x, all, [](const auto& tile) { convolve(tile); });
   });
   return output;
@@ -349,11 +345,8 @@ GatedConvolutionGradients backward(
   // The sums of rectangles are added up in order, so that they are the same for any number of threads.
   const Tensor sums = empty({number_of_rectangles(x), kSums, bias.size(0)}, weight.options());
   for_dtype<float, double>(x, [&](auto data) {
-    using Data = decltype(data);
-    Tile<Data> all = parameters.tile<Data>(x);
-    all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());
-    all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr());
-    all.sums = sums.mutable_data_ptr<Arithmetic<Data>>();
+    auto all = parameters.tile<decltype(data)>(x);
+    all.grad_output = DataOf{grad_output}, all.grad_x = DataOf{grad_x}, all.sums = DataOf{sums};
     for_tiles(x, all, [](const auto& tile) { differentiate(tile); });
   });
   const Tensor sum = sums.sum({0});

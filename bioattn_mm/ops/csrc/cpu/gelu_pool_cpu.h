@@ -47,7 +47,7 @@ BIOATTN_KERNEL void pool(const Pooling<Data> p) {
       Vector<T> sum = {};
       for (int64_t i = rows.begin(u); i < rows.end(u); ++i) {
         const Data* x = p.x + ((image * rows.length + i) * columns.length + left) * p.s.channels + c;
-        for (int64_t j = 0; j < number; ++j) sum += gelu(load(x + j * p.s.channels), x);
+        for (int64_t j = 0; j < number; ++j) sum += gelu(load(x + j * p.s.channels));
       }
       store(p.output + cell * p.s.channels + c, Vector<T>(sum * factor));
     });
@@ -75,7 +75,7 @@ BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
           }
         const Vector<T> x = load(p.x + token + c);
         Vector<T> cumulative, density;
-        normal_distribution(x, cumulative, density, p.x);
+        normal_distribution(x, cumulative, density);
         store(p.grad_x + token + c, Vector<T>(gradient * (cumulative + x * density)));
       });
     }

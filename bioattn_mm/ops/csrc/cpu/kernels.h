@@ -86,13 +86,4 @@ BIOATTN_INLINE T exponentiate(T* x, int64_t n, T shift) {
   return sum;
 }
 
-// Calls function(offset, y, x) for each token (y, x) of the window around (i, j) that is inside the image.
-template <typename Sizes, typename Function>
-BIOATTN_INLINE void for_window(const Sizes& s, int64_t i, int64_t j, const Function& function) {
-  const int64_t margin = s.window / 2;
-  for (int64_t dy = std::max(-margin, -i); dy <= std::min(margin, s.height - 1 - i); ++dy)
-    for (int64_t dx = std::max(-margin, -j); dx <= std::min(margin, s.width - 1 - j); ++dx)
-      function((dy + margin) * s.window + dx + margin, i + dy, j + dx);
-}
-
 }  // namespace bioattn_mm::BIOATTN_ISA

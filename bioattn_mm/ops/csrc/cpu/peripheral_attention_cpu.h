@@ -123,57 +123,40 @@ BIOATTN_KERNEL void convolve(
   }
 }
 
-// c = a b, or c += a b, with a (rows, steps), b (steps, columns); rows in kGroup, columns in kHalfColumns.
-template <typename T>
-struct Product {
-  const T* a;
-  int64_t row_stride, step_stride;
-  const T* b;
-  int64_t b_stride, block_stride;  // distance of steps, and of blocks of kColumns columns
-  T* c;
-  int64_t c_stride;
-  int64_t rows, steps, columns;
-  bool add;
-};
-
 template <int64_t columns, typename T>
-BIOATTN_INLINE void multiply_block(const Product<T>& task, const T* a, const T* b, T* c, int64_t steps, bool add) {
-  const int64_t row_stride = task.row_stride, c_stride = task.c_stride;
-  T sum[kGroup][columns];
-  for (int64_t row = 0; row < kGroup; ++row) {
-#pragma omp simd
-    for (int64_t k = 0; k < columns; ++k) sum[row][k] = add ? c[row * c_stride + k] : T(0);
-  }
-  for (int64_t step = 0; step < steps; ++step, a += task.step_stride, b += task.b_stride) {
+BIOATTN_INLINE void multiply_block(
+    const T* a, int64_t a_row, int64_t a_step, const T* b, int64_t b_step, T* c, int64_t c_row, int64_t steps,
+    bool adds) {
+  T sum[kGroup][columns] = {};
+  if (adds)
+    for (int64_t row = 0; row < kGroup; ++row) std::copy_n(c + row * c_row, columns, sum[row]);
+  for (int64_t step = 0; step < steps; ++step, a += a_step, b += b_step) {
     for (int64_t row = 0; row < kGroup; ++row) {
-      const T factor = a[row * row_stride];
+      const T factor = a[row * a_row];
 #pragma omp simd
       for (int64_t k = 0; k < columns; ++k) sum[row][k] += factor * b[k];
     }
   }
-  for (int64_t row = 0; row < kGroup; ++row) {
-#pragma omp simd
-    for (int64_t k = 0; k < columns; ++k) c[row * c_stride + k] = sum[row][k];
-  }
+  for (int64_t row = 0; row < kGroup; ++row) std::copy_n(sum[row], columns, c + row * c_row);
 }
 
+// c = a b, or where it adds c += a b, for a (rows, steps) and b (steps, columns): rows in kGroup, columns in
+// kHalfColumns. Rows, steps, and blocks of kColumns columns are given with their distances in memory.
 template <typename T>
-BIOATTN_KERNEL void multiply(const Product<T> task) {
-  for (int64_t column = 0; column < task.columns; column += kColumns) {
-    for (int64_t first = 0; first < task.steps; first += kSteps) {
-      const T* b = task.b + column / kColumns * task.block_stride + first * task.b_stride;
-      const int64_t steps = std::min(kSteps, task.steps - first);
-      const bool add = task.add || first > 0;
-      for (int64_t row = 0; row < task.rows; row += kGroup) {
-        const T* a = task.a + row * task.row_stride + first * task.step_stride;
-        T* c = task.c + row * task.c_stride + column;
-        if (task.columns - column >= kColumns)
-          multiply_block<kColumns>(task, a, b, c, steps, add);
+BIOATTN_KERNEL void multiply(
+    const T* a, int64_t a_row, int64_t a_step, const T* b, int64_t b_step, int64_t b_block, T* c, int64_t c_row,
+    int64_t rows, int64_t steps, int64_t columns, bool adds = false) {
+  for (int64_t column = 0; column < columns; column += kColumns)
+    for (int64_t first = 0; first < steps; first += kSteps)
+      for (int64_t row = 0; row < rows; row += kGroup) {
+        const T *of_a = a + row * a_row + first * a_step, *of_b = b + column / kColumns * b_block + first * b_step;
+        T* of_c = c + row * c_row + column;
+        const int64_t number = std::min(kSteps, steps - first);
+        if (columns - column < kColumns)
+          multiply_block<kHalfColumns>(of_a, a_row, a_step, of_b, b_step, of_c, c_row, number, adds || first > 0);
         else
-          multiply_block<kHalfColumns>(task, a, b, c, steps, add);
+          multiply_block<kColumns>(of_a, a_row, a_step, of_b, b_step, of_c, c_row, number, adds || first > 0);
       }
-    }
-  }
 }
 
 // Computes the second instance norm of a query and head, and log Phi_p, (H * W) both. Returns 1 / deviation.
@@ -308,16 +291,6 @@ BIOATTN_KERNEL void add_grad_plane(
   *grad_shift = std::accumulate(shift_sum, shift_sum + kPositions, T(0));
 }
 
-// A workspace of zeros. It is a tensor because these begin at a cache line.
-template <typename T>
-struct Buffer {
-  explicit Buffer(int64_t size)
-      : tensor(zeros({size}, on_cpu(scalar_type_of<T>))), data(tensor.mutable_data_ptr<T>()) {}
-
-  Tensor tensor;
-  T* data;
-};
-
 // The weights of a convolution, (outputs, inputs, kTaps), as `convolve` reads them, with zeros for missing channels.
 Tensor grouped_weights(const Tensor& weight) {
   const int64_t outputs = weight.size(0), groups = divide_up(outputs, kGroup);
@@ -341,8 +314,8 @@ struct Position {
     }
   }
 
-  // Computes the hidden activations and their convolution, (head_groups * kGroup, stride), which needs no bias: the
-  // norm subtracts the mean.
+  // Computes the hidden activations and their convolution, (head_groups * kGroup, stride); the norm would remove a
+  // bias.
   void convolve_window(int64_t query, T* activation, T* convolved) const {
     activate(query, 0, s.hidden, activation);
     convolve(s, activation, s.hidden, weight.const_data_ptr<T>(), convolved, s.head_groups, s.convolved);
@@ -382,18 +355,16 @@ const T* head_of(const Tensor& tensor, int64_t image, int64_t head) {
 template <typename T>
 void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* key_blocks, T* products) {
   multiply(
-      Product<T>{
-          queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
-          round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns), false});
+      queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
+      round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns));
 }
 
 // Writes the sums, (queries, padded_dims), of tokens in `rows_of`, weighted by (queries, key_stride).
 template <typename T>
 void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token_rows, T* sums) {
   multiply(
-      Product<T>{
-          weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims,
-          round_up(number, kGroup), s.tokens, s.padded_dims, false});
+      weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims, round_up(number, kGroup),
+      s.tokens, s.padded_dims);
 }
 
 template <typename T>
@@ -401,14 +372,16 @@ void scale_to(T* target, const T* source, int64_t size, T factor) {
   for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
 }
 
-// The memory of a thread for one query and for one block of queries.
+// The memory of a thread for one query, flat, and for one block of queries.
 template <typename T>
 struct Workspace {
-  explicit Workspace(const Sizes& s) : s(s) {}
+  explicit Workspace(const Sizes& s)
+      : activation(s.hidden * s.stride),
+        convolved(s.head_groups * kGroup * s.stride),
+        query(kQueries * s.head_dims),
+        sums(kQueries * s.padded_dims) {}
 
-  const Sizes& s;
-  Buffer<T> activation{s.hidden * s.stride}, convolved{s.head_groups * kGroup * s.stride};  // flat
-  Buffer<T> query{kQueries * s.head_dims}, sums{kQueries * s.padded_dims};
+  Buffer<T> activation, convolved, query, sums;
 };
 
 template <typename T>
@@ -424,22 +397,21 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
     for (int64_t first = begin * kQueries; first < std::min(end * kQueries, s.tokens); first += kQueries) {
       const int64_t queries = std::min(kQueries, s.tokens - first);
       for (int64_t number = 0; number < queries; ++number) {
-        position.convolve_window(first + number, work.activation.data, work.convolved.data);
+        position.convolve_window(first + number, work.activation.data(), work.convolved.data());
         for (int64_t head = 0; head < s.heads; ++head)
           position.compute_log_phi(
-              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride);
+              head, work.convolved.data(), logits.data(), log_phi.data() + (head * kQueries + number) * s.key_stride);
       }
       for (int64_t image = 0; image < s.batch; ++image) {
         for (int64_t head = 0; head < s.heads; ++head) {
           const int64_t d = s.head_dims, token = s.token(image, head, first);
-          scale_to(work.query.data, query_data + token * d, queries * d, T(s.logit_scale));
-          multiply_keys(s, work.query.data, queries, head_of<T>(keys, image, head), logits.data);
-          const T* of_head = log_phi.data + head * kQueries * s.key_stride;
-          compute_softmax(s, of_head, logits.data, scale.data, logsumexp_data + token, queries);
-          sum_tokens(s, logits.data, queries, head_of<T>(values, image, head), work.sums.data);
+          scale_to(work.query.data(), query_data + token * d, queries * d, T(s.logit_scale));
+          multiply_keys(s, work.query.data(), queries, head_of<T>(keys, image, head), logits.data());
+          const T* of_head = log_phi.data() + head * kQueries * s.key_stride;
+          compute_softmax(s, of_head, logits.data(), scale.data(), logsumexp_data + token, queries);
+          sum_tokens(s, logits.data(), queries, head_of<T>(values, image, head), work.sums.data());
           for (int64_t number = 0; number < queries; ++number)
-            scale_to(
-                output_data + (token + number) * d, work.sums.data + number * s.padded_dims, d, scale.data[number]);
+            scale_to(output_data + (token + number) * d, work.sums.data() + number * s.padded_dims, d, scale[number]);
         }
       }
     }
@@ -452,7 +424,7 @@ class Backward {
  public:
   Backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp)
       : inputs_(inputs), s_(inputs), position_(inputs, s_, eps), grad_output_(grad_output), logsumexp_(logsumexp) {
-    std::fill_n(inside_.data, s_.pitch, T(1));
+    std::fill_n(inside_.begin(), s_.pitch, T(1));
   }
 
   PeripheralInputs run() {
@@ -485,20 +457,22 @@ class Backward {
   int64_t row(int64_t head, int64_t number) const { return (head * band_ + number) * s_.key_stride; }
 
   // The gradients of the convolution's output for a query and head, which lie between zeros.
-  T* grad_convolved(int64_t number, int64_t head) const {
-    return grad_convolved_.data + (number * s_.head_groups * kGroup + head) * s_.stride + s_.gradient_start;
+  T* grad_convolved(int64_t number, int64_t head) {
+    return grad_convolved_.data() + (number * s_.head_groups * kGroup + head) * s_.stride + s_.gradient_start;
   }
 
   // Computes log Phi_p of the band again.
   void compute_position() {
-    grad_log_phi_.tensor.zero_();
     parallel_for(0, queries_, 1, [&](int64_t begin, int64_t end) {
       Workspace<T> work(s_);
       for (int64_t number = begin; number < end; ++number) {
-        position_.convolve_window(first_ + number, work.activation.data, work.convolved.data);
-        for (int64_t head = 0; head < s_.heads; ++head)
-          inverse_deviation_.data[head * band_ + number] = position_.compute_log_phi(
-              head, work.convolved.data, normalized_.data + row(head, number), log_phi_.data + row(head, number));
+        position_.convolve_window(first_ + number, work.activation.data(), work.convolved.data());
+        for (int64_t head = 0; head < s_.heads; ++head) {
+          const int64_t index = row(head, number);
+          std::fill_n(grad_log_phi_.begin() + index, s_.key_stride, T(0));
+          inverse_deviation_[head * band_ + number] = position_.compute_log_phi(
+              head, work.convolved.data(), normalized_.data() + index, log_phi_.data() + index);
+        }
       }
     });
   }
@@ -514,17 +488,18 @@ class Backward {
         const int64_t head = task / blocks, start = task % blocks * kQueries;
         const int64_t queries = std::min(kQueries, queries_ - start), index = row(head, start);
         const int64_t token = s_.token(image, head, first_ + start);
-        scale_to(work.query.data, query + token * d, queries * d, T(s_.logit_scale));
-        multiply_keys(s_, work.query.data, queries, head_of<T>(key_blocks_, image, head), weights_.data + index);
-        std::copy_n(grad_output + token * d, queries * d, work.query.data);
+        scale_to(work.query.data(), query + token * d, queries * d, T(s_.logit_scale));
+        multiply_keys(s_, work.query.data(), queries, head_of<T>(key_blocks_, image, head), weights_.data() + index);
+        std::copy_n(grad_output + token * d, queries * d, work.query.data());
         multiply_keys(
-            s_, work.query.data, queries, head_of<T>(value_blocks_, image, head), grad_logits_.data + index);
+            s_, work.query.data(), queries, head_of<T>(value_blocks_, image, head), grad_logits_.data() + index);
         compute_grad_softmax(
-            s_, log_phi_.data + index, logsumexp + token, weights_.data + index, grad_logits_.data + index,
-            grad_log_phi_.data + index, queries);
-        sum_tokens(s_, grad_logits_.data + index, queries, head_of<T>(key_rows_, image, head), work.sums.data);
+            s_, log_phi_.data() + index, logsumexp + token, weights_.data() + index, grad_logits_.data() + index,
+            grad_log_phi_.data() + index, queries);
+        sum_tokens(s_, grad_logits_.data() + index, queries, head_of<T>(key_rows_, image, head), work.sums.data());
         for (int64_t number = 0; number < queries; ++number)
-          scale_to(grad_query + (token + number) * d, work.sums.data + number * s_.padded_dims, d, T(s_.logit_scale));
+          scale_to(
+              grad_query + (token + number) * d, work.sums.data() + number * s_.padded_dims, d, T(s_.logit_scale));
       }
     });
   }
@@ -540,12 +515,11 @@ class Backward {
         const auto add = [&](const T* weights, const Tensor& tokens, T* sums) {
           const T* first = head_of<T>(tokens, image, head) + first_ * s_.padded_dims;
           multiply(
-              Product<T>{
-                  weights + index, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims,
-                  rows, queries_, s_.padded_dims, true});
+              weights + index, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims, rows,
+              queries_, s_.padded_dims, /*adds=*/true);
         };
-        add(grad_logits_.data, query_rows_, grad_key);
-        add(weights_.data, grad_output_rows_, grad_value);
+        add(grad_logits_.data(), query_rows_, grad_key);
+        add(weights_.data(), grad_output_rows_, grad_value);
       }
     });
   }
@@ -558,8 +532,8 @@ class Backward {
         for (int64_t head = 0; head < s_.heads; ++head) {
           const int64_t index = row(head, number), sum = head * s_.tokens + first_ + number;
           compute_grad_norm(
-              s_, grad_log_phi_.data + index, normalized_.data + index, position_.norm_weight[head],
-              position_.norm_bias[head], inverse_deviation_.data[head * band_ + number], log_phi_.data + index,
+              s_, grad_log_phi_.data() + index, normalized_.data() + index, position_.norm_weight[head],
+              position_.norm_bias[head], inverse_deviation_[head * band_ + number], log_phi_.data() + index,
               grad_convolved(number, head), grad_weight + sum, grad_bias + sum);
         }
     });
@@ -577,20 +551,20 @@ class Backward {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t part = task / s_.hidden_groups, group = task % s_.hidden_groups;
         const int64_t start = group * kGroup, stop = std::min(start + kGroup, s_.hidden);
-        sums.tensor.zero_();
+        std::fill(sums.begin(), sums.end(), T(0));
         for (int64_t number = part * slice; number < std::min((part + 1) * slice, queries_); ++number) {
           const int64_t query = first_ + number;
-          position_.activate(query, start, stop, activation.data);
+          position_.activate(query, start, stop, activation.data());
           convolve(
               s_, grad_convolved(number, 0) - s_.margin, s_.heads,
-              transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data, 1,
+              transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data(), 1,
               s_.window);
-          add_grad_weight(s_, grad_convolved(number, 0), activation.data, sums.data);
+          add_grad_weight(s_, grad_convolved(number, 0), activation.data(), sums.data());
           for (int64_t channel = start; channel < stop; ++channel) {
             const int64_t index = channel * s_.tokens + s_.window_of(query), flat = (channel - start) * s_.stride;
             add_grad_plane(
-                s_, activation.data + flat, grad_activation.data + flat,
-                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
+                s_, activation.data() + flat, grad_activation.data() + flat,
+                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data(),
                 position_.scale[index],
                 grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
                 grad_scale + index, grad_shift + index);
@@ -598,7 +572,7 @@ class Backward {
         }
         for (int64_t index = 0; index < weights; ++index)
           for (int64_t lane = 0; lane < kPositions; ++lane)
-            grad_weight[task * weights + index] += sums.data[index * kPositions + lane];
+            grad_weight[task * weights + index] += sums[index * kPositions + lane];
       }
     });
   }
@@ -616,13 +590,15 @@ class Backward {
   const Tensor key_rows_ = rows_of(inputs_.key, s_), grad_output_rows_ = rows_of(grad_output_, s_);
   const Tensor query_rows_ = rows_of(multiply_by(inputs_.query, s_.logit_scale), s_);
   // These weights convolve gradients back: inputs and outputs are exchanged, and directions reversed.
-  const Tensor transposed_weight_ = grouped_weights(inputs_.conv_weight.flatten(2).flip({2}).transpose(0, 1));
-  const Buffer<T> inside_{round_up(s_.pitch, kPositions)};
+  const Tensor transposed_weight_ =
+      grouped_weights(call("aten::flip", "", inputs_.conv_weight.flatten(2), Span({2})).transpose(0, 1));
+  Buffer<T> inside_ = Buffer<T>(round_up(s_.pitch, kPositions));
   // These are of one band: (heads, queries, key_stride), (heads, queries), (queries, head_groups * kGroup, stride).
-  const int64_t rows_ = s_.heads * band_ * s_.key_stride;
-  const Buffer<T> normalized_{rows_}, log_phi_{rows_}, grad_log_phi_{rows_}, weights_{rows_}, grad_logits_{rows_};
-  const Buffer<T> inverse_deviation_{s_.heads * band_}, grad_convolved_{band_ * s_.head_groups * kGroup * s_.stride};
-  PeripheralInputs grad_ = inputs_.map(zeros_like);
+  Buffer<T> normalized_ = Buffer<T>(s_.heads * band_ * s_.key_stride), log_phi_ = normalized_;
+  Buffer<T> grad_log_phi_ = normalized_, weights_ = normalized_, grad_logits_ = normalized_;
+  Buffer<T> inverse_deviation_ = Buffer<T>(s_.heads * band_);
+  Buffer<T> grad_convolved_ = Buffer<T>(band_ * s_.head_groups * kGroup * s_.stride);
+  PeripheralInputs grad_ = map(inputs_, zeros_like);
   const Options options_ = inputs_.plane.options();
   const Tensor grad_plane_ = zeros({kSlices, s_.hidden, s_.plane_stride}, options_);
   const Tensor grad_weight_ =

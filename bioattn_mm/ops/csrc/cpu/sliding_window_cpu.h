@@ -6,39 +6,43 @@
 namespace bioattn_mm::BIOATTN_ISA::sliding_window {
 namespace {
 
-// Computes the products of one row of tokens, which are counted through the rows of all images.
+// Calls function(head, token, offset, other) for the tokens and heads of a row, counted through all images, and the
+// others in the window of each.
+template <typename Function>
+BIOATTN_INLINE void for_pairs(const WindowSizes<int64_t>& s, int64_t row, const Function& function) {
+  const int64_t i = row % s.height, margin = s.window / 2;
+  for (int64_t j = 0; j < s.width; ++j)
+    for (int64_t head = 0; head < s.heads; ++head)
+      for (int64_t dy = std::max(-margin, -i); dy <= std::min(margin, s.height - 1 - i); ++dy)
+        for (int64_t dx = std::max(-margin, -j); dx <= std::min(margin, s.width - 1 - j); ++dx)
+          function(
+              head, (row * s.width + j) * s.heads + head, (dy + margin) * s.window + dx + margin,
+              ((row + dy) * s.width + j + dx) * s.heads + head);
+}
+
 template <typename T>
 BIOATTN_KERNEL void compute_products(
     const WindowSizes<int64_t>& s, int64_t row, const T* tokens, const T* others, const T* bias, T outside,
     T* products) {
-  const int64_t i = row % s.height;
-  for (int64_t place = 0; place < s.width * s.heads; ++place) {
-    const int64_t j = place / s.heads, head = place % s.heads, token = row * s.width * s.heads + place;
-    T* target = products + token * s.offsets;
-    std::fill_n(target, s.offsets, outside);
-    for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-      const int64_t other = ((row - i + y) * s.width + x) * s.heads + head;
-      target[offset] = dot(tokens + token * s.channels, others + other * s.channels, s.channels);
-      if (bias) target[offset] += bias[head * s.offsets + offset];
-    });
-  }
+  const int64_t size = s.width * s.heads * s.offsets;
+  std::fill_n(products + row * size, size, outside);
+  for_pairs(s, row, [&](int64_t head, int64_t token, int64_t offset, int64_t other) {
+    T& product = products[token * s.offsets + offset];
+    product = dot(tokens + token * s.channels, others + other * s.channels, s.channels);
+    if (bias) product += bias[head * s.offsets + offset];
+  });
 }
 
 template <typename T>
 BIOATTN_KERNEL void compute_sums(
     const WindowSizes<int64_t>& s, int64_t row, const T* weights, const T* tokens, bool transposed, T* sums) {
-  const int64_t i = row % s.height;
-  for (int64_t place = 0; place < s.width * s.heads; ++place) {
-    const int64_t j = place / s.heads, head = place % s.heads, token = row * s.width * s.heads + place;
-    T* target = sums + token * s.channels;
-    std::fill_n(target, s.channels, T(0));
-    for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-      const int64_t other = ((row - i + y) * s.width + x) * s.heads + head;
-      // This token has the opposite offset in the window of the other one.
-      const int64_t weight = transposed ? other * s.offsets + s.offsets - 1 - offset : token * s.offsets + offset;
-      add_scaled(target, weights[weight], tokens + other * s.channels, s.channels);
-    });
-  }
+  const int64_t size = s.width * s.heads * s.channels;
+  std::fill_n(sums + row * size, size, T(0));
+  for_pairs(s, row, [&](int64_t, int64_t token, int64_t offset, int64_t other) {
+    // This token has the opposite offset in the window of the other one.
+    const int64_t weight = transposed ? other * s.offsets + s.offsets - 1 - offset : token * s.offsets + offset;
+    add_scaled(sums + token * s.channels, weights[weight], tokens + other * s.channels, s.channels);
+  });
 }
 
 template <typename Function>

@@ -9,7 +9,7 @@ template <typename T>
 struct TwoVectors {
   Vector<T> low, high;
 };
-#define BIOATTN_ELEMENTWISE(operation)                                                              \
+#define BIOATTN_ELEMENTWISE(operation, assignment)                                                  \
   template <typename T>                                                                             \
   BIOATTN_INLINE TwoVectors<T> operator operation(const TwoVectors<T>& x, const TwoVectors<T>& y) { \
     return {x.low operation y.low, x.high operation y.high};                                        \
@@ -17,20 +17,19 @@ struct TwoVectors {
   template <typename T>                                                                             \
   BIOATTN_INLINE TwoVectors<T> operator operation(const TwoVectors<T>& x, T y) {                    \
     return {x.low operation y, x.high operation y};                                                 \
+  }                                                                                                 \
+  template <typename T>                                                                             \
+  BIOATTN_INLINE void operator assignment(TwoVectors<T>& x, const TwoVectors<T>& y) {               \
+    x = x operation y;                                                                              \
   }
-BIOATTN_ELEMENTWISE(+)
-BIOATTN_ELEMENTWISE(-)
-BIOATTN_ELEMENTWISE(*)
+BIOATTN_ELEMENTWISE(+, +=)
+BIOATTN_ELEMENTWISE(-, -=)
+BIOATTN_ELEMENTWISE(*, *=)
 #undef BIOATTN_ELEMENTWISE
 
 template <typename T>
-BIOATTN_INLINE TwoVectors<T>& operator+=(TwoVectors<T>& x, const TwoVectors<T>& y) {
-  return x = x + y;
-}
-
-template <typename T>
-BIOATTN_INLINE TwoVectors<T>& operator*=(TwoVectors<T>& x, const TwoVectors<T>& y) {
-  return x = x * y;
+BIOATTN_INLINE TwoVectors<T> operator/(int x, const TwoVectors<T>& y) {
+  return {T(x) / y.low, T(x) / y.high};
 }
 
 template <typename T>
@@ -57,15 +56,6 @@ BIOATTN_INLINE TwoVectors<T> larger(const TwoVectors<T>& x, const TwoVectors<T>&
 template <typename T>
 BIOATTN_INLINE TwoVectors<T> exponential(const TwoVectors<T>& x) {
   return {exponential(x.low), exponential(x.high)};
-}
-
-template <typename V>
-BIOATTN_INLINE V inverse_of(const V& x) {
-  return 1 / x;
-}
-template <typename T>
-BIOATTN_INLINE TwoVectors<T> inverse_of(const TwoVectors<T>& x) {
-  return {1 / x.low, 1 / x.high};
 }
 
 // y where x < limit, else 0.

@@ -3,6 +3,7 @@
 
 #include "kernels.h"
 
+// Whether all tokens are bfloat16 and there are instructions for it; functions are then only as exact as it needs.
 #ifndef BIOATTN_BFLOAT16
 #define BIOATTN_BFLOAT16 0
 #endif
@@ -23,13 +24,9 @@ struct VectorOf {
   typedef T type __attribute__((vector_size(kVectorBytes)));
   typedef T in_memory __attribute__((vector_size(kVectorBytes), aligned(alignof(T)), may_alias));
 };
-// Two elements of bfloat16, and one that instructions convert; both are defined below.
-struct BFloat16x2;
-struct NativeBFloat16;
+struct BFloat16x2;  // defined below
 template <>
 struct VectorOf<c10::BFloat16> {};
-template <>
-struct VectorOf<NativeBFloat16> {};
 template <>
 struct VectorOf<BFloat16x2> {};
 template <typename T>
@@ -73,8 +70,19 @@ BIOATTN_INLINE Vector<float> larger(const Vector<float>& x, const Vector<float>&
 typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
 typedef uint16_t HalfBits __attribute__((vector_size(kVectorBytes / 2)));
 typedef uint16_t HalfBitsInMemory __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+typedef Bits BitsInMemory __attribute__((aligned(4), may_alias));
 
+#if BIOATTN_BFLOAT16
+// exp(x) for x < 88, relative error 3e-6: 2^n by an instruction, times a polynomial for 2^r, 0 <= r < 1.
+BIOATTN_INLINE Vector<float> exponential(const Vector<float>& exponent) {
+  const Vector<float> x = exponent * 1.44269504f;
+  const auto r = (Vector<float>)_mm512_reduce_ps((__m512)x, 1);  // x - floor(x), and 0 where x is infinite
+  const Vector<float> p = (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
+  return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)x);  // p * 2^floor(x)
+}
+#else
 BIOATTN_INLINE Vector<float> exponential(const Vector<float>& x) { return exponential_of<Bits>(x); }
+#endif
 
 BIOATTN_INLINE Vector<double> exponential(const Vector<double>& x) {
   Vector<double> result;
@@ -88,11 +96,15 @@ BIOATTN_INLINE Vector<float> load(const c10::BFloat16* data) {
 }
 
 BIOATTN_INLINE void store(c10::BFloat16* data, const Vector<float>& vector) {
+#if BIOATTN_BFLOAT16
+  const auto result = (HalfBits)_mm512_cvtneps_pbh((__m512)vector);
+#else
   // This rounds to the nearest, and halves to even; NaN stays NaN.
   const Bits bits = (Bits)vector, is_nan = (Bits)(vector != vector);
   const Bits rounded = (bits + (((bits >> 16) & 1) + 0x7fff)) >> 16;
-  const Bits result = (rounded & ~is_nan) | (0x7fc0 & is_nan);
-  *reinterpret_cast<HalfBitsInMemory*>(data) = __builtin_convertvector(result, HalfBits);
+  const HalfBits result = __builtin_convertvector((rounded & ~is_nan) | (0x7fc0 & is_nan), HalfBits);
+#endif
+  *reinterpret_cast<HalfBitsInMemory*>(data) = result;
 }
 
 // bf16x2, a factor of products: two elements of bfloat16.
@@ -105,15 +117,9 @@ constexpr int64_t kPacked = 1;
 template <>
 inline constexpr int64_t kPacked<BFloat16x2> = 2;
 
-BIOATTN_INLINE Bits load(const BFloat16x2* data) {
-  typedef Bits InMemory __attribute__((aligned(4), may_alias));
-  return *reinterpret_cast<const InMemory*>(data);
-}
+BIOATTN_INLINE Bits load(const BFloat16x2* data) { return *reinterpret_cast<const BitsInMemory*>(data); }
 
-BIOATTN_INLINE void store(BFloat16x2* data, const Bits& pairs) {
-  typedef Bits InMemory __attribute__((aligned(4), may_alias));
-  *reinterpret_cast<InMemory*>(data) = pairs;
-}
+BIOATTN_INLINE void store(BFloat16x2* data, const Bits& pairs) { *reinterpret_cast<BitsInMemory*>(data) = pairs; }
 
 // sum += x * y
 template <typename T>
@@ -122,33 +128,6 @@ BIOATTN_INLINE void add_product(Vector<T>& sum, const Vector<T>& x, const T& y) 
 }
 
 #if BIOATTN_BFLOAT16
-// An element of bfloat16 that instructions convert to and from float32.
-struct NativeBFloat16 {
-  uint16_t bits;
-};
-
-BIOATTN_INLINE Vector<float> load(const NativeBFloat16* data) {
-  const HalfBits bits = *reinterpret_cast<const HalfBitsInMemory*>(data);
-  return (Vector<float>)(__builtin_convertvector(bits, Bits) << 16);
-}
-
-BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
-  *reinterpret_cast<HalfBitsInMemory*>(data) = (HalfBits)_mm512_cvtneps_pbh((__m512)vector);
-}
-
-// exp(x) for x < 88, relative error 3e-6: 2^n by an instruction, times a polynomial for 2^r, 0 <= r < 1.
-BIOATTN_INLINE Vector<float> rough_exponential(const Vector<float>& exponent) {
-  const Vector<float> x = exponent * 1.44269504f;
-  const auto r = (Vector<float>)_mm512_reduce_ps((__m512)x, 1);  // x - floor(x), and 0 where x is infinite
-  const Vector<float> p = (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
-  return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)x);  // p * 2^floor(x)
-}
-
-// 1 / x, with a relative error of 6e-5.
-BIOATTN_INLINE Vector<float> rough_inverse(const Vector<float>& x) {
-  return (Vector<float>)_mm512_rcp14_ps((__m512)x);
-}
-
 BIOATTN_INLINE void add_pairs(Vector<float>& sum, const Bits& x, const Bits& y) {
   sum = (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
 }

@@ -495,8 +495,7 @@ struct Range {
   int begin, end;
 };
 
-// The indices of all pairs, sorted by their row (or column) of the bias in `rows`, and a `Range` of each of `number`
-// rows.
+// The indices of all pairs, sorted by their row (or column) of the bias in `rows`, and a `Range` of each row.
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
 // The backward pass with float32 gradients of the window's bias and of pooled keys and values, the latter two as sums

@@ -7,8 +7,7 @@
 // pairs_kernel: the pairs of query and pooled row that share a row of the pooled bias
 // pooled_bias_kernel: gradient of the pooled bias from these pairs
 //
-// The gradient of a logit is weight * (gradient of the weight - mean), `mean` of these gradients under the
-// weights.
+// The gradient of a logit is weight * (gradient of the weight - mean of these gradients under the weights).
 
 #include "cuda/aggregated_attention.cuh"
 
@@ -358,8 +357,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 }
 
 // Loads channels of a token for sums over all channels, in which their order does not matter: a lane loads four
-// neighbours of sixteen channels at once, as long as there are sixteen. `token` is 2t channels behind the beginning
-// of the head.
+// neighbours of sixteen channels at once, as long as there are sixteen. `token` is 2t channels behind the head's
+// first.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_in_any_order(Pair<T> (&pairs)[kGroups], const T* token, int channels, int t) {
   struct alignas(4 * sizeof(T)) Four {
@@ -516,7 +515,7 @@ std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number) {
   return {pairs, ranges};
 }
 
-Inputs aggregated_attention_backward_cuda(
+Gradients aggregated_attention_backward_cuda(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
     const Tensor& rounding) {
   const DeviceGuard guard(inputs.query.device());
@@ -525,7 +524,7 @@ Inputs aggregated_attention_backward_cuda(
   grad.window_bias = grad.window_bias.to(dtype);
   grad.pooled_key = grad.pooled_key.sum({0}).to(dtype);
   grad.pooled_value = grad.pooled_value.sum({0}).to(dtype);
-  return grad;
+  return to_gradients(grad);
 }
 
 Inputs aggregated_attention_backward_sums(

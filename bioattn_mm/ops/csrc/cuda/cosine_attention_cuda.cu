@@ -184,8 +184,7 @@ struct GradientMemory {
 #endif
 constexpr int kSumBlocks = BIOATTN_SUM_BLOCKS;
 
-// Writes the gradients of the projected queries, and the sums of each block (group of tokens, head) for the
-// parameters.
+// Writes the gradients of the projected queries, and each block's (group of tokens, head) sums for the parameters.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads) query_gradients_kernel(
     Queries<T> q, const T* grad_scaled, const T* grad_token_weights, T* grad_query, float* sums, GradientMemory m) {
@@ -402,14 +401,11 @@ __global__ void __launch_bounds__(kThreads) table_gradients_kernel(
 
 unsigned blocks_for(int64_t count) { return static_cast<unsigned>(divide_up(count, kThreads)); }
 
-CosineInputs contiguous(const CosineInputs& inputs) {
-  return {dense(inputs.query),       dense(inputs.key_value),       dense(inputs.pooled_key_value),
-          dense(inputs.scale),       dense(inputs.query_embedding), dense(inputs.window_bias),
-          dense(inputs.pooled_bias), inputs.pooled_bias_rows,       dense(inputs.pooled_bias_columns),
-          dense(inputs.tokens),      dense(inputs.token_bias)};
+CosineInputs dense_inputs(const CosineInputs& inputs) {
+  return map(inputs, [](const Tensor& input) { return dense(input); });
 }
 
-// The inputs of aggregated attention, from `inputs` as `contiguous` gives them.
+// The inputs of aggregated attention, from dense ones.
 template <int kGroups, typename T>
 Inputs normalised(const CosineInputs& inputs) {
   const Queries<T> q(inputs);
@@ -452,60 +448,57 @@ void for_inputs(const CosineInputs& inputs, const Function& function) {
 
 RoundedForward cosine_attention_forward_cuda(const CosineInputs& any_inputs, bool for_backward) {
   const DeviceGuard guard(any_inputs.query.device());
-  const CosineInputs inputs = contiguous(any_inputs);
+  const CosineInputs inputs = dense_inputs(any_inputs);
   Inputs of_attention;
   for_inputs(inputs, [&](auto groups, auto zero) {
     of_attention = normalised<decltype(groups)::value, decltype(zero)>(inputs);
   });
-  return aggregated_attention_forward_cuda(of_attention, for_backward);
+  const auto [output, logsumexp, rounding] = aggregated_attention_forward_cuda(of_attention, for_backward);
+  return {output, logsumexp.view({logsumexp.numel()}), rounding};
 }
 
 CosineGradients cosine_attention_backward_cuda(
     const Tensor& grad_output, const CosineInputs& any_inputs, const Tensor& output, const Tensor& logsumexp,
     const Tensor& rounding) {
   const DeviceGuard guard(any_inputs.query.device());
-  const CosineInputs inputs = contiguous(any_inputs);
-  Tensor grad_query = empty_like(inputs.query), grad_key_value = empty_like(inputs.key_value),
-         grad_pooled_key_value = empty_like(inputs.pooled_key_value);
-  Tensor grad_scale = empty_like(inputs.scale), grad_embedding = empty_like(inputs.query_embedding);
-  Tensor grad_table = empty_like(inputs.pooled_bias), grad_tokens = empty_like(inputs.tokens),
-         grad_token_bias = empty_like(inputs.token_bias);
-  Inputs grad;
+  const CosineInputs inputs = dense_inputs(any_inputs);
+  const Tensor shaped = logsumexp.contiguous().view(inputs.query.sizes().slice(0, 4));
+  CosineInputs grad = map(inputs, empty_like);
   for_inputs(inputs, [&](auto groups, auto zero) {
     constexpr int kGroups = decltype(groups)::value;
     using T = decltype(zero);
-    grad =
-        aggregated_attention_backward_sums(grad_output, normalised<kGroups, T>(inputs), output, logsumexp, rounding);
+    const Inputs of_attention =
+        aggregated_attention_backward_sums(grad_output, normalised<kGroups, T>(inputs), output, shaped, rounding);
+    grad.window_bias = of_attention.window_bias;
 
     const Queries<T> q(inputs);
     const GradientMemory memory(q.offsets, q.channels);
     const int blocks = std::min(divide_up(q.number, memory.tokens), kSumBlocks);
     const Tensor sums = empty({blocks, q.heads, memory.sums}, inputs.scale.options());
     launch(
-        query_gradients_kernel<kGroups, T>, dim3(blocks, q.heads), kThreads, memory.bytes, q, grad.query,
-        grad.token_weights, grad_query, sums, memory);
+        query_gradients_kernel<kGroups, T>, dim3(blocks, q.heads), kThreads, memory.bytes, q, of_attention.query,
+        of_attention.token_weights, grad.query, sums, memory);
     const ParameterGradients of_parameters{
-        DataOf{grad_tokens}, DataOf{grad_embedding}, DataOf{grad_token_bias}, DataOf{grad_scale}};
+        DataOf{grad.tokens}, DataOf{grad.query_embedding}, DataOf{grad.token_bias}, DataOf{grad.scale}};
     launch(
         parameter_gradients_kernel, dim3(blocks_for(memory.sums), q.heads), kThreads, 0, sums, blocks, q.heads,
         q.channels, q.offsets, memory.sums, of_parameters);
     const Keys keys(inputs);
     const KeyGradients<T> of_keys{
-        DataOf{grad.key}, DataOf{grad.value}, DataOf{grad.pooled_key}, DataOf{grad.pooled_value},
-        static_cast<int>(grad.pooled_key.size(0))};
+        DataOf{of_attention.key}, DataOf{of_attention.value}, DataOf{of_attention.pooled_key},
+        DataOf{of_attention.pooled_value}, static_cast<int>(of_attention.pooled_key.size(0))};
     launch(
         key_gradients_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value, inputs.pooled_key_value,
-        of_keys, grad_key_value, grad_pooled_key_value, keys);
+        of_keys, grad.key_value, grad.pooled_key_value, keys);
 
     const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
     const auto [order, ranges] = pairs_by_row(columns, table.size(2));
     launch(
         table_gradients_kernel<T>, static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))),
-        kThreads, 0, grad.pooled_bias, order, ranges, static_cast<int>(columns.numel()),
-        static_cast<int>(table.size(2)), grad_table);
+        kThreads, 0, of_attention.pooled_bias, order, ranges, static_cast<int>(columns.numel()),
+        static_cast<int>(table.size(2)), grad.pooled_bias);
   });
-  return {grad_query,       grad_key_value, grad_pooled_key_value, grad_scale,     grad_embedding,
-          grad.window_bias, grad_table,     grad_tokens,           grad_token_bias};
+  return to_gradients(grad);
 }
 
 }  // namespace bioattn_mm

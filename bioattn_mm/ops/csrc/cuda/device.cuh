@@ -314,8 +314,7 @@ __device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<fl
   product(high_a, high_b);
 }
 
-// The product without tensor cores, not inlined because a kernel has up to a hundred: a quad's lanes have a row's
-// factors.
+// The product without tensor cores, not inlined: a kernel has up to a hundred. A quad's lanes have a row's factors.
 struct Accumulator {
   float c[4];
 };

@@ -32,11 +32,10 @@ int warps_that_fit(int warps, int lines, int channels) {
 }
 
 // The most blocks whose sums are added up, on every GPU: eight a multiprocessor of an H100. Tests define fewer.
-#ifdef BIOATTN_SUM_BLOCKS
-constexpr int kSumBlocks = BIOATTN_SUM_BLOCKS;
-#else
-constexpr int kSumBlocks = 1056;
+#ifndef BIOATTN_SUM_BLOCKS
+#define BIOATTN_SUM_BLOCKS 1056
 #endif
+constexpr int kSumBlocks = BIOATTN_SUM_BLOCKS;
 
 struct Sizes {
   // Blocks have warps with so many lines of channels each.
@@ -274,8 +273,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_kernel(
   store_norm(shared, total, weight, bias, eps, output + start, mean + cell, rstd + cell, channels);
 }
 
-// Writes the gradient of x, and each block's sums (blocks, kSums, C). Its warps share the tokens of each of its
-// cells.
+// Writes the gradient of x, and each block's sums (blocks, kSums, C). Its warps share the tokens of its cells.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_backward_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ x, const T* x_bias, const T* __restrict__ pooled,

@@ -111,8 +111,7 @@ __global__ void __launch_bounds__(kThreads) table_kernel(const Inputs<T> all, co
   }
 }
 
-// A warp has a row of the table, a lane a hidden unit. The block stages kWarpSize columns of a group of heads at a
-// time.
+// A warp has a row of the table, a lane a hidden unit. The block stages kWarpSize columns of kHeads heads at a time.
 template <typename T>
 struct PartsMemory {
   Group<T> grad_table[kWarps][kWarpSize];

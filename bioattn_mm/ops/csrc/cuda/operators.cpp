@@ -14,25 +14,6 @@
 namespace bioattn_mm {
 namespace {
 
-Gradients aggregated_attention_backward(
-    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
-    const Tensor& rounding) {
-  return to_gradients(aggregated_attention_backward_cuda(grad_output, inputs, output, logsumexp, rounding));
-}
-
-// The kernels of aggregated attention give and take the logsumexp with the shape of its queries.
-RoundedForward cosine_attention_forward(const CosineInputs& inputs, bool for_backward) {
-  const auto [output, logsumexp, rounding] = cosine_attention_forward_cuda(inputs, for_backward);
-  return {output, logsumexp.view({logsumexp.numel()}), rounding};
-}
-
-CosineGradients cosine_attention_backward(
-    const Tensor& grad_output, const CosineInputs& inputs, const Tensor& output, const Tensor& logsumexp,
-    const Tensor& rounding) {
-  const Tensor shaped = logsumexp.contiguous().view(inputs.query.sizes().slice(0, 4));
-  return cosine_attention_backward_cuda(grad_output, inputs, output, shaped, rounding);
-}
-
 // The compute capabilities that the operators were compiled for, such as "8.0 9.0+PTX".
 std::string cuda_architectures() { return BIOATTN_CUDA_ARCHITECTURES; }
 
@@ -58,9 +39,10 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
   library.impl("add_norm_backward", boxed<cuda_kernel<add_norm_backward_cuda>, check_add_norm_backward>);
   library.impl("aggregated_attention", boxed<aggregated_attention_forward_cuda, check_aggregated_attention>);
   library.impl(
-      "aggregated_attention_backward", boxed<aggregated_attention_backward, check_aggregated_attention_backward>);
-  library.impl("cosine_attention", boxed<cosine_attention_forward, check_cosine_attention>);
-  library.impl("cosine_attention_backward", boxed<cosine_attention_backward, check_cosine_attention_backward>);
+      "aggregated_attention_backward",
+      boxed<aggregated_attention_backward_cuda, check_aggregated_attention_backward>);
+  library.impl("cosine_attention", boxed<cosine_attention_forward_cuda, check_cosine_attention>);
+  library.impl("cosine_attention_backward", boxed<cosine_attention_backward_cuda, check_cosine_attention_backward>);
   library.impl("gated_convolution", boxed<cuda_kernel<gated_convolution_forward_cuda>, check_gated_convolution>);
   library.impl(
       "gated_convolution_backward",
