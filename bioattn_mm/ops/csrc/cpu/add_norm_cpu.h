@@ -101,7 +101,7 @@ AddNormResults forward(
     const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps) {
   const Tensor output = empty_like(x), sum = empty_like(x);
   const Tensor mean = empty(x.sizes().slice(0, 3), weight.options()), rstd = empty_like(mean);
-  for_dtype<float, double>(x, [&](auto data) {
+  for_dtype(x, [&](auto data) {
     Tokens<decltype(data)> t = tokens_like<decltype(data)>(x, factor, weight);
     t.x = DataOf{x}, t.branch = DataOf{branch}, t.branch_bias = DataOf{branch_bias ? *branch_bias : Tensor()};
     t.bias = DataOf{bias}, t.output = DataOf{output}, t.sum = DataOf{sum};
@@ -119,7 +119,7 @@ AddNormGradients backward(
   const Tensor grad_x = empty_like(sum), grad_branch = empty_like(sum);
   const int64_t tokens = mean.numel(), blocks = std::clamp(sum.numel() / kGrain, int64_t(1), kBlocks);
   const Tensor sums = zeros({blocks, kSums, sum.size(3)}, weight.options());
-  for_dtype<float, double>(sum, [&](auto data) {
+  for_dtype(sum, [&](auto data) {
     Tokens<decltype(data)> t = tokens_like<decltype(data)>(sum, factor, weight);
     t.grad_output = DataOf{grad_output}, t.grad_sum = DataOf{grad_sum ? *grad_sum : Tensor()}, t.sum = DataOf{sum};
     t.grad_x = DataOf{grad_x}, t.grad_branch = DataOf{grad_branch}, t.mean = DataOf{mean}, t.rstd = DataOf{rstd};

@@ -329,7 +329,7 @@ struct Parameters {
 Tensor forward(const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
   Tensor output = empty({x.size(0), x.size(1), x.size(2), bias.size(0)}, x.options());
   const Parameters parameters(x, x_bias, weight, bias);
-  for_dtype<float, double>(x, [&](auto data) {
+  for_dtype(x, [&](auto data) {
     auto all = parameters.tile<decltype(data)>(x);
     all.output = DataOf{output};
     for_tiles(x, all, [](const auto& tile) { convolve(tile); });
@@ -344,7 +344,7 @@ GatedConvolutionGradients backward(
   const Parameters parameters(x, x_bias, weight, bias);
   // The sums of rectangles are added up in order, so that they are the same for any number of threads.
   const Tensor sums = empty({number_of_rectangles(x), kSums, bias.size(0)}, weight.options());
-  for_dtype<float, double>(x, [&](auto data) {
+  for_dtype(x, [&](auto data) {
     auto all = parameters.tile<decltype(data)>(x);
     all.grad_output = DataOf{grad_output}, all.grad_x = DataOf{grad_x}, all.sums = DataOf{sums};
     for_tiles(x, all, [](const auto& tile) { differentiate(tile); });

@@ -60,13 +60,13 @@ BIOATTN_INLINE V gelu(const V& x) {
 }
 #endif
 
-// Calls function(Data()) with the type of the elements in memory, bfloat16 or one of Types.
-template <typename... Types, typename Function>
+// Calls function(Data()) with the type of the elements in memory.
+template <typename Function>
 void for_dtype(const Tensor& tensor, const Function& function) {
 #if BIOATTN_BFLOAT16
   function(c10::BFloat16());
 #else
-  dispatch<Types..., c10::BFloat16>(tensor.scalar_type(), function);
+  dispatch<float, double, c10::BFloat16>(tensor.scalar_type(), function);
 #endif
 }
 

@@ -96,7 +96,7 @@ Tensor forward(const Tensor& x, int64_t height, int64_t width) {
   const Sizes s{x.size(3), {x.size(1), height}, {x.size(2), width}};
   const Tensor output = empty({x.size(0), height, width, s.channels}, x.options());
   const int64_t cells = x.size(0) * height * width, numbers = x.numel() / std::max(int64_t(1), cells);
-  for_dtype<float, double>(x, [&](auto data) {
+  for_dtype(x, [&](auto data) {
     using Data = decltype(data);
     const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
     parallel_for(0, cells, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
@@ -110,7 +110,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& x) {
   const Sizes s{x.size(3), {x.size(1), grad_output.size(1)}, {x.size(2), grad_output.size(2)}};
   const Tensor grad_x = empty_like(x);
   const int64_t rows = x.size(0) * x.size(1), numbers = x.size(2) * s.channels;
-  for_dtype<float, double>(x, [&](auto data) {
+  for_dtype(x, [&](auto data) {
     using Data = decltype(data);
     const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
     parallel_for(0, rows, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {

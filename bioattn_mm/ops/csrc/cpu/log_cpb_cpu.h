@@ -15,8 +15,7 @@ constexpr int64_t kMostHeads = 16;
 int64_t group_size(int64_t heads) { return heads <= 4 ? 4 : heads <= 8 ? 8 : kMostHeads; }
 // The number of vectors of units whose active columns are counted at the same time.
 constexpr int64_t kVectors = 4;
-// The rows of a block in the backward pass, and the most blocks. Each has sums of its own, added up in order, whatever
-// the threads.
+// The rows of a block in the backward pass, and the most blocks: each has sums of its own, which are added in order.
 constexpr int64_t kRowsOfBlock = 4, kRowBlocks = 16;
 
 template <typename T, int64_t kHeads>
