@@ -2,7 +2,6 @@
 #pragma once
 
 #include "check.h"
-#include "window_sizes.h"
 
 #include <torch/headeronly/macros/Macros.h>
 
@@ -55,7 +54,8 @@ AnyPointers pointers_to(const Inputs& inputs) {
 
 template <typename Integer>
 struct Sizes : WindowSizes<Integer> {
-  explicit Sizes(const Inputs& inputs)
+  template <typename Tensors>
+  explicit Sizes(const Tensors& inputs)
       : WindowSizes<Integer>(inputs.query, inputs.window_bias.size(1)),
         pooled_height(inputs.pooled_key.size(1)),
         pooled_width(inputs.pooled_key.size(2)),

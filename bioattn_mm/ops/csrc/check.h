@@ -11,6 +11,21 @@ inline ScalarType full_precision(ScalarType dtype) { return is_half_precision(dt
 // On the CPU half precision is a format of storage: the arithmetic is float32.
 inline Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())); }
 
+// The sizes of tokens (B, H, W, heads, d) and of windows of k x k tokens: window = k, offsets = k * k.
+template <typename Integer>
+struct WindowSizes {
+  WindowSizes(const Tensor& tokens, int64_t offsets)
+      : batch(tokens.size(0)),
+        height(tokens.size(1)),
+        width(tokens.size(2)),
+        heads(tokens.size(3)),
+        channels(tokens.size(4)),
+        window(std::lround(std::sqrt(static_cast<double>(offsets)))),
+        offsets(offsets) {}
+
+  Integer batch, height, width, heads, channels, window, offsets;
+};
+
 // The tensors of an operator, which have to fit the first one.
 class ArgumentChecks {
  public:

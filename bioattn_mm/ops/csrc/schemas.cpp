@@ -17,9 +17,10 @@ const std::string kCosine =
     "Tensor token_bias";
 const std::string kPeripheral =
     "Tensor query, Tensor key, Tensor value, Tensor plane, Tensor scale, Tensor shift, Tensor conv_weight, "
-    "Tensor conv_bias, Tensor norm_weight, Tensor norm_bias, float eps";
+    "Tensor conv_bias, Tensor norm_weight, Tensor norm_bias";
 const std::string kLogCPB =
     "Tensor vertical, Tensor horizontal, Tensor hidden_weight, Tensor hidden_bias, Tensor weight";
+const std::string kRelativeBias = "Tensor query, Tensor key, Tensor value, Tensor bias";
 const std::string kRounded = "Tensor output, Tensor logsumexp, Tensor rounding";
 
 STABLE_TORCH_LIBRARY(bioattn_mm, library) {
@@ -56,17 +57,14 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define(
       "log_cpb_table_backward(Tensor grad_table, " + kLogCPB +
       ") -> (Tensor hidden_weight, Tensor hidden_bias, Tensor weight, Tensor bias)");
-  define("peripheral_attention(" + kPeripheral + ") -> (Tensor output, Tensor logsumexp)");
+  define("peripheral_attention(" + kPeripheral + ", float eps) -> (Tensor output, Tensor logsumexp)");
   define(
-      "peripheral_attention_backward(Tensor grad_output, " + kPeripheral +
-      ", Tensor logsumexp) -> (Tensor query, Tensor key, Tensor value, Tensor plane, Tensor scale, Tensor shift, "
-      "Tensor conv_weight, Tensor conv_bias, Tensor norm_weight, Tensor norm_bias)");
+      "peripheral_attention_backward(Tensor grad_output, " + kPeripheral + ", float eps, Tensor logsumexp) -> (" +
+      kPeripheral + ")");
+  define("relative_bias_attention(" + kRelativeBias + ", float scale) -> (Tensor output, Tensor logsumexp)");
   define(
-      "relative_bias_attention(Tensor query, Tensor key, Tensor value, Tensor bias, float scale) -> "
-      "(Tensor output, Tensor logsumexp)");
-  define(
-      "relative_bias_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor bias, "
-      "Tensor output, Tensor logsumexp, float scale) -> (Tensor query, Tensor key, Tensor value, Tensor bias)");
+      "relative_bias_attention_backward(Tensor grad_output, " + kRelativeBias +
+      ", Tensor output, Tensor logsumexp, float scale) -> (" + kRelativeBias + ")");
   define("sliding_window_qk(Tensor query, Tensor key, Tensor bias) -> Tensor logits");
   define(
       "sliding_window_qk_backward(Tensor grad_logits, Tensor query, Tensor key) -> "

@@ -3,7 +3,6 @@
 
 #include "boxed.h"
 #include "check.h"
-#include "window_sizes.h"
 
 #include <limits>
 

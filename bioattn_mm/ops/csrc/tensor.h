@@ -134,11 +134,6 @@ class Tensor : public torch::stable::Tensor {
     for (const int64_t axis : axes) new_sizes.push_back(size(axis)), new_strides.push_back(stride(axis));
     return alias(new_sizes, new_strides);
   }
-  Tensor transpose(int64_t axis, int64_t other) const {
-    std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
-    std::swap(new_sizes[axis], new_sizes[other]), std::swap(new_strides[axis], new_strides[other]);
-    return alias(new_sizes, new_strides);
-  }
   Tensor narrow(int64_t axis, int64_t begin, int64_t length) const {
     std::vector<int64_t> new_sizes = sizes().vec();
     new_sizes[axis] = length;

@@ -10,14 +10,10 @@ namespace {
 constexpr int64_t kTileColumns = 32, kTileRows = 16;
 
 template <typename T>
-struct SizesOf : WindowSizes<int64_t> {
-  explicit SizesOf(const CpuInputs& inputs)
-      : WindowSizes<int64_t>(inputs.query, inputs.window_bias.size(1)),
-        pooled_height(inputs.pooled_key.size(1)),
-        pooled_width(inputs.pooled_key.size(2)) {}
+struct SizesOf : Sizes<int64_t> {
+  explicit SizesOf(const CpuInputs& inputs) : Sizes<int64_t>(inputs) {}
 
-  int64_t pooled_height, pooled_width;
-  int64_t margin = window / 2, batch_heads = batch * heads, pooled = pooled_height * pooled_width;
+  int64_t margin = window / 2, batch_heads = batch * heads;
   int64_t padded_pooled = round_up(pooled, kPadded), padded_channels = round_up(channels, kPadded);
   int64_t columns = std::min(round_up(width, kQueries<T>), kTileColumns);  // of a tile
   int64_t slices = std::min(batch, int64_t(4));  // parts of the batch that are tasks, with sums, of their own
@@ -98,11 +94,11 @@ struct PooledTokens {
   // Copies the tokens of a head of an image; `unit` makes them unit vectors.
   template <typename Data>
   void load(const Data& source, int64_t batch_head, bool unit) {
-    const int64_t image = batch_head / s.heads, head = batch_head % s.heads, channels = s.channels;
+    const int64_t channels = s.channels;
     T *token = tokens.data() + batch_head * size, *inverse_norm = inverse_norms.data() + batch_head * s.padded_pooled;
     for (int64_t v = 0; v < s.pooled_width; ++v)
       for (int64_t u = 0; u < s.pooled_height; ++u, token += row_size, ++inverse_norm) {
-        const auto* data = source.at(image, head, u, v);
+        const auto* data = source.at(batch_head, u, v);
         for (int64_t c = 0; c < channels; ++c) token[c] = static_cast<T>(data[c]);
         if (!unit) continue;
         *inverse_norm = 1 / std::max(std::sqrt(dot(token, token, channels)), T(kSmallestNorm));
@@ -156,19 +152,20 @@ struct RowsOfPlanes {
 // Tokens (B, H, W, heads, d) in memory, with any stride from column to column.
 template <typename Data>
 struct Tokens {
-  explicit Tokens(const Tensor& tensor)
-      : data(tensor.defined() ? static_cast<Data*>(tensor.data_ptr()) : nullptr),
-        row_stride(data ? tensor.stride(1) : 0),
-        column_stride(data ? tensor.stride(2) : 0),
-        image_stride(data ? tensor.stride(0) : 0),
-        size(data ? tensor.size(4) : 0) {}
+  explicit Tokens(const Tensor& tensor) : data(DataOf{tensor}) {
+    if (!data) return;
+    image_stride = tensor.stride(0), row_stride = tensor.stride(1), column_stride = tensor.stride(2);
+    heads = tensor.size(3), size = tensor.size(4);
+  }
 
-  Data* at(int64_t image, int64_t head, int64_t row, int64_t column) const {
-    return data + image * image_stride + row * row_stride + column * column_stride + head * size;
+  // The token of a head, which are counted through all images.
+  Data* at(int64_t batch_head, int64_t row, int64_t column) const {
+    return data + batch_head / heads * image_stride + batch_head % heads * size + row * row_stride +
+           column * column_stride;
   }
 
   Data* data;
-  int64_t row_stride, column_stride, image_stride, size;
+  int64_t image_stride = 0, row_stride = 0, column_stride = 0, heads = 1, size = 0;
 };
 
 // Whether tokens are transposed in registers.
@@ -177,31 +174,30 @@ constexpr bool kIsTransposed = std::is_same_v<Data, float> || std::is_same_v<Dat
 template <typename Data>
 constexpr bool kIsTransposed<const Data> = kIsTransposed<Data>;
 
-// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image: whole vectors, with
-// `margin` more on both sides. The row below is prefetched: to wait for it would take most of the time.
+// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image. The row below is
+// prefetched: to wait for it would take most of the time.
 template <typename Data, typename T>
 void load_planes(
-    const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number,
-    int64_t width, T* planes, int64_t margin = 0) {
+    const Tokens<Data>& tokens, int64_t batch_head, int64_t row, int64_t first, int64_t number, int64_t width,
+    T* planes) {
   const int64_t left = std::clamp(-first, int64_t(0), number), right = std::clamp(width - first, left, number);
   for (int64_t c = 0; c < tokens.size && right - left < number; ++c) {
     std::fill(planes + c * number, planes + c * number + left, T(0));
     std::fill(planes + c * number + right, planes + (c + 1) * number, T(0));
   }
   int64_t lane = left;
+  const Data* source = tokens.at(batch_head, row, first + lane);
   if constexpr (kIsTransposed<Data>) {
-    if (tokens.size >= kLanes<float>)
-      for (; lane + kLanes<float> <= right; lane += kLanes<float>) {
-        const Data* source = tokens.at(image, head, row, first + lane);
-        for (int64_t i = 0; i < kLanes<float>; ++i) {
-          __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride);
-          __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride + tokens.size - 1);
-        }
-        transpose_tokens(source, tokens.column_stride, 1, planes + lane, number, number, tokens.size);
+    constexpr int64_t lanes = kLanes<float>;
+    for (; tokens.size >= lanes && lane + lanes <= right; lane += lanes, source += lanes * tokens.column_stride) {
+      for (int64_t i = 0; i < lanes; ++i) {
+        __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride);
+        __builtin_prefetch(source + tokens.row_stride + i * tokens.column_stride + tokens.size - 1);
       }
+      transpose_tokens(source, tokens.column_stride, 1, planes + lane, number, number, tokens.size);
+    }
   }
-  for (; lane < right; ++lane) {
-    const Data* source = tokens.at(image, head, row, first + lane);
+  for (; lane < right; ++lane, source += tokens.column_stride) {
     const Data* below = source + tokens.row_stride;
     __builtin_prefetch(below);
     __builtin_prefetch(below + tokens.size / 2);
@@ -212,21 +208,17 @@ void load_planes(
 
 template <typename Data, typename T>
 void store_planes(
-    const T* planes, const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first,
-    int64_t width) {
+    const T* planes, const Tokens<Data>& tokens, int64_t batch_head, int64_t row, int64_t first, int64_t width) {
   const int64_t number = std::min(kQueries<T>, width - first);
   int64_t lane = 0;
+  Data* target = tokens.at(batch_head, row, first);
   if constexpr (kIsTransposed<Data>) {
-    if (tokens.size >= kLanes<float>)
-      for (; lane + kLanes<float> <= number; lane += kLanes<float>)
-        transpose_tokens(
-            planes + lane, kQueries<T>, kQueries<T>, tokens.at(image, head, row, first + lane), tokens.column_stride,
-            1, tokens.size);
+    constexpr int64_t lanes = kLanes<float>;
+    for (; tokens.size >= lanes && lane + lanes <= number; lane += lanes, target += lanes * tokens.column_stride)
+      transpose_tokens(planes + lane, kQueries<T>, kQueries<T>, target, tokens.column_stride, 1, tokens.size);
   }
-  for (; lane < number; ++lane) {
-    Data* target = tokens.at(image, head, row, first + lane);
+  for (; lane < number; ++lane, target += tokens.column_stride)
     for (int64_t c = 0; c < tokens.size; ++c) target[c] = static_cast<Data>(planes[c * kQueries<T> + lane]);
-  }
 }
 
 // The inputs of both passes: pointers, and copies in the layouts that the kernels read.
@@ -277,9 +269,10 @@ template <typename Data, typename T, typename Element>
 struct QueryPlanes {
   QueryPlanes(const Attention<Data, T, Element>& a, int64_t stride) : a(a), stride(stride) {}
 
-  void load(int64_t image, int64_t head, int64_t row, int64_t first, T* target, int64_t margin = 0) {
-    if (!a.cosine) return load_planes(a.query, image, head, row, first, stride, a.s.width, target, margin);
-    load_planes(a.query, image, head, row, first, stride, a.s.width, unit.data(), margin);
+  void load(int64_t batch_head, int64_t row, int64_t first, T* target) {
+    if (!a.cosine) return load_planes(a.query, batch_head, row, first, stride, a.s.width, target);
+    load_planes(a.query, batch_head, row, first, stride, a.s.width, unit.data());
+    const int64_t head = batch_head % a.s.heads;
     make_unit(unit.data(), inverse_norms.data(), a.s.channels, stride);
     const T* log_numbers = a.log_numbers.data() + a.inside(row, a.s.height) * (a.s.window + 1);
     for (int64_t lane = 0; lane < stride; ++lane) {
@@ -309,16 +302,15 @@ struct Tile {
       int64_t batch_head, int64_t top, int64_t bottom, int64_t block, const LoadRow& load_row,
       const Compute& compute) {
     const auto& s = a.s;
-    const int64_t image = batch_head / s.heads, head = batch_head % s.heads;
     const int64_t left = block * s.columns, right = std::min(left + s.columns, s.width);
     int64_t next = s.window ? std::max(top - s.margin, int64_t(0)) : s.height;
     for (int64_t row = top; row < bottom; ++row) {
       for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
-        load_planes(a.key, image, head, next, left - s.margin, s.halo_columns, s.width, keys[next], s.margin);
+        load_planes(a.key, batch_head, next, left - s.margin, s.halo_columns, s.width, keys[next]);
         if (a.cosine) make_unit(keys[next], keys.inverse_norms.data(), s.channels, s.halo_columns);
-        load_planes(a.value, image, head, next, left - s.margin, s.halo_columns, s.width, values[next], s.margin);
+        load_planes(a.value, batch_head, next, left - s.margin, s.halo_columns, s.width, values[next]);
       }
-      queries.load(image, head, row, left, queries.scaled.data());
+      queries.load(batch_head, row, left, queries.scaled.data());
       for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
         for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
           bias_indices[p] = a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride + a.bias.starts[v];
@@ -330,25 +322,28 @@ struct Tile {
 
   Group<T, Element> group(int64_t batch_head, int64_t row, int64_t left, int64_t column) {
     const auto& s = a.s;
-    const int64_t image = batch_head / s.heads, head = batch_head % s.heads, first = column - left;
+    const int64_t head = batch_head % s.heads, first = column - left;
     for (int64_t dx = 0; dx < s.window; ++dx)
       for (int64_t lane = 0; lane < kQueries<T>; ++lane) {
         const int64_t x = column + lane + dx - s.margin;
         outside[dx * kQueries<T> + lane] = 0 <= x && x < s.width ? T(0) : -std::numeric_limits<T>::infinity();
       }
-    if (!a.cosine) load_planes(a.token_weights, image, head, row, column, kQueries<T>, s.width, token_weights.data());
-    return {
-        {s.channels, s.window, s.offsets, s.pooled, s.padded_pooled},
-        {queries.scaled.data() + first, queries.unit.data() + first, s.columns, queries.inverse_norms.data() + first,
-         queries.factors.data() + first, queries.log_lengths.data() + first},
-        {keys.around(row, s.height, first), values.around(row, s.height, first), s.halo_columns, outside.data()},
-        {a.keys.blocks(batch_head), a.keys.rows(batch_head), a.values.blocks(batch_head), a.values.rows(batch_head)},
-        {a.bias.data.data() + head * a.bias.head_stride + column, bias_indices.data()},
-        a.parameters_of(head),
-        {pooled.data(), window.data(), token_weights.data()},
-        output.data(),
-        logsumexp.data(),
-        packed.data()};
+    if (!a.cosine) load_planes(a.token_weights, batch_head, row, column, kQueries<T>, s.width, token_weights.data());
+    Group<T, Element> g;
+    g.channels = s.channels, g.window = s.window, g.offsets = s.offsets;
+    g.pooled_keys = s.pooled, g.padded_pooled = s.padded_pooled;
+    g.queries = {
+        queries.scaled.data() + first,        queries.unit.data() + first,    s.columns,
+        queries.inverse_norms.data() + first, queries.factors.data() + first, queries.log_lengths.data() + first};
+    g.neighbours = {
+        keys.around(row, s.height, first), values.around(row, s.height, first), s.halo_columns, outside.data()};
+    g.key_blocks = a.keys.blocks(batch_head), g.key_rows = a.keys.rows(batch_head);
+    g.value_blocks = a.values.blocks(batch_head), g.value_rows = a.values.rows(batch_head);
+    g.pooled_bias = a.bias.data.data() + head * a.bias.head_stride + column, g.bias_indices = bias_indices.data();
+    g.parameters = a.parameters_of(head);
+    g.pooled_weights = pooled.data(), g.window_weights = window.data(), g.token_weights = token_weights.data();
+    g.output = output.data(), g.logsumexp = logsumexp.data(), g.packed = packed.data();
+    return g;
   }
 
   const Attention<Data, T, Element>& a;
@@ -384,7 +379,7 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
       const int64_t top = task / s.column_blocks % s.row_blocks * kTileRows;
       const auto compute = [&](const Group<T, Element>& group, int64_t row, int64_t column) {
         attend(group);
-        store_planes(tile.output.data(), target, batch_head / s.heads, batch_head % s.heads, row, column, s.width);
+        store_planes(tile.output.data(), target, batch_head, row, column, s.width);
         std::copy_n(
             tile.logsumexp.data(), std::min(kQueries<T>, s.width - column),
             at_query(logsumexp_data, s, batch_head, row, column));
@@ -394,35 +389,33 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
   });
 }
 
-// A task's sums for the gradients of its head's parameters: sums of some rows for each lane, and totals in float64.
+// A task's sums for the gradients of its head's parameters: sums of some rows for each lane, and totals in float64,
+// in the order of `BackwardPass::finish_parameters`.
 template <typename T>
 struct ParameterSums {
-  explicit ParameterSums(const SizesOf<T>& s) : s(s) {}
+  explicit ParameterSums(const SizesOf<T>& s) : s(s), totals(number(s)), all(number(s) * kQueries<T>) {}
 
-  // Adds the lanes to the totals, which have the order of `BackwardPass::finish_parameters`, and starts them anew.
+  // Adds the lanes to the totals, and starts them anew.
   void add_up() {
-    double* total = totals.data();
-    for (Buffer<T>* lanes : {&window_bias, &scale, &embedding, &tokens, &token_bias}) {
-      for (size_t k = 0; k < lanes->size(); k += kQueries<T>) {
-        double sum = 0;
-        for (int64_t lane = 0; lane < kQueries<T>; ++lane) sum += (*lanes)[k + lane];
-        *total++ += sum;
-      }
-      std::fill(lanes->begin(), lanes->end(), T(0));
+    for (size_t k = 0; k < totals.size(); ++k) {
+      double sum = 0;
+      for (int64_t lane = 0; lane < kQueries<T>; ++lane) sum += all[k * kQueries<T> + lane];
+      totals[k] += sum;
     }
+    std::fill(all.begin(), all.end(), T(0));
   }
   LaneSums<T> lanes() {
-    return {window_bias.data(), scale.data(), embedding.data(), tokens.data(), token_bias.data()};
+    T *scale = all.data() + s.offsets * kQueries<T>, *embedding = scale + kQueries<T>;
+    T *tokens = embedding + s.channels * kQueries<T>, *token_bias = tokens + s.channels * s.offsets * kQueries<T>;
+    return {all.data(), scale, embedding, tokens, token_bias};
   }
   static int64_t number(const SizesOf<T>& s) {
     return s.offsets + 1 + s.channels + s.channels * s.offsets + s.offsets;
   }
 
   const SizesOf<T>& s;
-  std::vector<double> totals = std::vector<double>(number(s));
-  Buffer<T> embedding = Buffer<T>(s.channels * kQueries<T>), scale = Buffer<T>(kQueries<T>);
-  Buffer<T> window_bias = Buffer<T>(s.offsets * kQueries<T>), token_bias = window_bias;
-  Buffer<T> tokens = Buffer<T>(s.channels * s.offsets * kQueries<T>);
+  std::vector<double> totals;
+  Buffer<T> all;
 };
 
 // A task's sums for the gradients of its head's pooled keys and values, and the factors of the last kGroups groups.
@@ -525,7 +518,7 @@ struct BackwardPass {
       };
       const auto load_row = [&](int64_t row) {
         if (row % kTileRows == 0) add_up();
-        load_planes(pass.grad_output, image, head, row, left, s.columns, s.width, grad_output.data());
+        load_planes(pass.grad_output, batch_head, row, left, s.columns, s.width, grad_output.data());
       };
       const auto compute = [&](const Group<T, Element>& group, int64_t row, int64_t column) {
         differentiate_group(group, batch_head, row, column, block, sums);
@@ -538,26 +531,24 @@ struct BackwardPass {
         const Group<T, Element>& forward, int64_t batch_head, int64_t row, int64_t column, int64_t block,
         ParameterSums<T>& sums) {
       const auto& s = pass.s;
-      const int64_t image = batch_head / s.heads, head = batch_head % s.heads;
       const int64_t first = column - block * s.columns, valid = std::min(kQueries<T>, s.width - column);
       std::copy_n(at_query(pass.logsumexp, s, batch_head, row, column), valid, tile.logsumexp.data());
       std::fill(tile.logsumexp.begin() + valid, tile.logsumexp.end(), std::numeric_limits<T>::infinity());
 
       const int64_t kept = (batch_head * s.height + row) * pass.window_row + s.margin + column;
-      const GradientGroup<T, Element> group{
-          forward,
-          {grad_output.data() + first, tile.output.data(), grad_pooled.data(), grad_window.data(),
-           grad_token_weights.data(), bias_sums + column},
-          sums.lanes(),
-          {pass.grad_logits + kept, pass.value_weights + kept, s.padded_width},
-          pooled_sums.of_next_group()};
+      GradientGroup<T, Element> group;
+      group.forward = forward, group.grad_output = grad_output.data() + first, group.grad_query = tile.output.data();
+      group.grad_pooled_logits = grad_pooled.data(), group.grad_window_logits = grad_window.data();
+      group.grad_token_weights = grad_token_weights.data(), group.grad_pooled_bias = bias_sums + column;
+      group.kept_logits = pass.grad_logits + kept, group.kept_weights = pass.value_weights + kept;
+      group.kept_stride = s.padded_width, group.sums = sums.lanes(), group.outer = pooled_sums.of_next_group();
       differentiate(group);
       pooled_sums.count_group();
       if (pass.a.cosine)
         differentiate_scaling(group);
       else
-        store_planes(grad_token_weights.data(), pass.grad_token_weights, image, head, row, column, s.width);
-      store_planes(tile.output.data(), pass.grad_query, image, head, row, column, s.width);
+        store_planes(grad_token_weights.data(), pass.grad_token_weights, batch_head, row, column, s.width);
+      store_planes(tile.output.data(), pass.grad_query, batch_head, row, column, s.width);
     }
 
     const BackwardPass& pass;
@@ -580,14 +571,11 @@ struct BackwardPass {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t batch_head = task / s.column_blocks / s.row_blocks, block = task % s.column_blocks;
         const int64_t top = task / s.column_blocks % s.row_blocks * kTileRows, left = block * s.columns;
-        const int64_t image = batch_head / s.heads, head = batch_head % s.heads;
         int64_t next = std::max(top - s.margin, int64_t(0));
         for (int64_t row = top; row < std::min(top + kTileRows, s.height); ++row) {
           for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
-            loader.load(image, head, next, left - s.margin, queries[next], s.margin);
-            load_planes(
-                grad_output, image, head, next, left - s.margin, s.halo_columns, s.width, grad_outputs[next],
-                s.margin);
+            loader.load(batch_head, next, left - s.margin, queries[next]);
+            load_planes(grad_output, batch_head, next, left - s.margin, s.halo_columns, s.width, grad_outputs[next]);
           }
           for (int64_t column = left; column < std::min(left + s.columns, s.width); column += kQueries<T>) {
             for (int64_t dy = 0; dy < s.window; ++dy) {
@@ -600,12 +588,12 @@ struct BackwardPass {
                     grad_outputs.around(row, s.height, column - left), s.halo_columns, logits.data(), weights.data(),
                     s.padded_width, key_gradient.data(), value_gradient.data()});
             if (a.cosine) {
-              load_planes(a.key, image, head, row, column, kQueries<T>, s.width, keys.data());
+              load_planes(a.key, batch_head, row, column, kQueries<T>, s.width, keys.data());
               make_unit(keys.data(), inverse_norms.data(), s.channels, kQueries<T>);
               differentiate_norm(key_gradient.data(), keys.data(), kQueries<T>, inverse_norms.data(), s.channels);
             }
-            store_planes(key_gradient.data(), grad_key, image, head, row, column, s.width);
-            store_planes(value_gradient.data(), grad_value, image, head, row, column, s.width);
+            store_planes(key_gradient.data(), grad_key, batch_head, row, column, s.width);
+            store_planes(value_gradient.data(), grad_value, batch_head, row, column, s.width);
           }
         }
       }
@@ -630,9 +618,8 @@ struct BackwardPass {
             }
           }
           if (a.cosine) differentiate_pooled_norm(batch_head, p, key_sum.data());
-          const int64_t image = batch_head / s.heads, head = batch_head % s.heads;
           const int64_t u = p % s.pooled_height, v = p / s.pooled_height;
-          Data *key = grad_key.at(image, head, u, v), *value = grad_value.at(image, head, u, v);
+          Data *key = grad_key.at(batch_head, u, v), *value = grad_value.at(batch_head, u, v);
           for (int64_t c = 0; c < s.channels; ++c)
             key[c] = static_cast<Data>(key_sum[c]), value[c] = static_cast<Data>(value_sum[c]);
         }

@@ -41,12 +41,6 @@ constexpr double kInverseOfSmallestNorm = 0.99999 / kSmallestNorm;
 
 // "Planes" of tokens are a matrix (d, stride), with tokens as columns; "(n, lanes)" has one column for each query.
 
-struct GroupSizes {
-  int64_t channels;                    // d
-  int64_t window, offsets;             // k, k * k
-  int64_t pooled_keys, padded_pooled;  // the latter whole blocks of kBlock keys
-};
-
 // A scaled query is (unit + query_embedding) * factor, with the factor scale * log(number of the query's keys).
 template <typename T>
 struct GroupQueries {
@@ -63,68 +57,37 @@ struct WindowTokens {
   const T* outside;  // (k, lanes): -inf where a column of the window is outside of the image, else 0
 };
 
-// The pooled keys and values of a head: in blocks (d, kBlock) for products over the channels, and in rows (d padded
-// to kBlock) for sums over the keys. A bf16x2 element has two channels in blocks, two keys in rows. Tiles take a
-// matrix with a row for each key in place of the blocks, and one with a row for each channel in place of the rows.
-template <typename Element>
-struct PooledTokensOfHead {
-  const Element *key_blocks, *key_rows;
-  const Element *value_blocks, *value_rows;
-};
-
-// The biases of pooled key p are those from data + indices[p] on, one for each query of the group.
-template <typename T>
-struct GroupBias {
-  const T* data;
-  const int64_t* indices;  // (pooled keys)
-};
-
 // The parameters of a head. Without `tokens` the token weights are given, and the queries are scaled.
 template <typename T>
 struct HeadParameters {
   const T *window_bias, *tokens, *token_bias, *query_embedding;  // (k * k), (d, k * k), (k * k), (d)
 };
 
-// The logits of the group, which become its attention weights, and the weights of the learnable tokens.
-template <typename T>
-struct GroupWeights {
-  T *pooled, *window, *tokens;  // (pooled keys, lanes), (k * k, lanes), (k * k, lanes)
-};
-
 template <typename T, typename Element = T>
 struct Group {
-  GroupSizes sizes;
+  int64_t channels;                    // d
+  int64_t window, offsets;             // k, k * k
+  int64_t pooled_keys, padded_pooled;  // the latter whole blocks of kBlock keys
   GroupQueries<T> queries;
   WindowTokens<T> neighbours;
-  PooledTokensOfHead<Element> pooled;
-  GroupBias<T> bias;
+  // The pooled keys and values: in blocks (d, kBlock) for products over the channels, and in rows (d padded to
+  // kBlock) for sums over the keys. A bf16x2 element has two channels in blocks, two keys in rows. Tiles take a
+  // matrix with a row for each key in place of the blocks, and one with a row for each channel in place of the rows.
+  const Element *key_blocks, *key_rows, *value_blocks, *value_rows;
+  // The biases of pooled key p are those from pooled_bias + bias_indices[p] on, one for each query of the group.
+  const T* pooled_bias;
+  const int64_t* bias_indices;
   HeadParameters<T> parameters;
-  GroupWeights<T> weights;
+  // The logits, which become the attention weights, and the weights of the learnable tokens: (keys, lanes).
+  T *pooled_weights, *window_weights, *token_weights;
   T *output, *logsumexp;  // (d padded, lanes), (lanes)
   Element* packed;        // workspace for the bf16x2 of 2 d vectors or of all pooled keys, (lanes) each
-};
-
-// The gradients of what a group reads and of what it computes on the way.
-template <typename T>
-struct GroupGradients {
-  const T* output;                   // planes with the stride of the queries
-  T* query;                          // (d padded, lanes): of the scaled query, at the end of the query
-  T *pooled_logits, *window_logits;  // (pooled keys, lanes), (k * k, lanes)
-  T* token_weights;                  // (k * k, lanes)
-  T* pooled_bias;                    // gradients in the layout of GroupBias::data
 };
 
 // Sums over groups for the gradients of a head's parameters, one for each lane.
 template <typename T>
 struct LaneSums {
   T *window_bias, *scale, *query_embedding, *tokens, *token_bias;  // shapes as in HeadParameters
-};
-
-// The rows (k * k, stride) that WindowGradients reads later, from the first column of the group on.
-template <typename T>
-struct KeptWindow {
-  T *grad_logits, *value_weights;
-  int64_t stride;
 };
 
 // One group's factors of the sums for the gradients of pooled keys and values (see OuterProducts).
@@ -135,12 +98,18 @@ struct OuterFactors {
   int64_t row_channels;
 };
 
+// A group with the gradients of what it reads and of what it computes on the way.
 template <typename T, typename Element = T>
 struct GradientGroup {
   Group<T, Element> forward;
-  GroupGradients<T> grad;
+  const T* grad_output;                        // planes with the stride of the queries
+  T* grad_query;                               // (d padded, lanes): of the scaled query, at the end of the query
+  T *grad_pooled_logits, *grad_window_logits;  // (pooled keys, lanes), (k * k, lanes)
+  T* grad_token_weights;                       // (k * k, lanes)
+  T* grad_pooled_bias;                         // in the layout of Group::pooled_bias
   LaneSums<T> sums;
-  KeptWindow<T> window;
+  T *kept_logits, *kept_weights;  // rows (k * k, kept_stride), from the first column of the group on
+  int64_t kept_stride;
   OuterFactors<Element> outer;
 };
 
@@ -185,7 +154,7 @@ struct WindowGradients {
   int64_t channels, window, offsets;
   const T *const *queries, *const *grad_outputs;       // rows in the layout of WindowTokens::keys
   int64_t stride;                                      // the stride of these planes
-  const T *const *grad_logits, *const *value_weights;  // (k) for each row of queries, as KeptWindow
+  const T *const *grad_logits, *const *value_weights;  // (k) for each row of queries, as kept
   int64_t kept_stride;
   T *grad_key, *grad_value;  // (d, lanes)
 };
@@ -546,15 +515,15 @@ BIOATTN_KERNEL void add_outer_products(const OuterProducts<float, BFloat16x2> o)
 // The logits of pooled key p, whose products with the queries are given; padding has no weight.
 template <typename T, typename Element>
 BIOATTN_INLINE Lanes<T> pooled_logit(const Group<T, Element>& g, const Lanes<T>& product, int64_t p) {
-  return p < g.sizes.pooled_keys ? product + load_lanes(g.bias.data + g.bias.indices[p])
-                                 : Lanes<T>{} - std::numeric_limits<T>::infinity();
+  return p < g.pooled_keys ? product + load_lanes(g.pooled_bias + g.bias_indices[p])
+                           : Lanes<T>{} - std::numeric_limits<T>::infinity();
 }
 
 // products[dx] = vectors . tokens in column dx of a row of the window, for kColumns columns; both are planes.
 template <int64_t kColumns, typename T, typename Element>
 BIOATTN_INLINE void multiply_by_columns(T* products, const Group<T, Element>& g, const T* vectors, const T* tokens) {
   Lanes<T> product[kColumns] = {};
-  for (int64_t c = 0; c < g.sizes.channels; ++c, vectors += g.queries.stride, tokens += g.neighbours.stride) {
+  for (int64_t c = 0; c < g.channels; ++c, vectors += g.queries.stride, tokens += g.neighbours.stride) {
     const Lanes<T> x = load_lanes(vectors);
 #pragma GCC unroll 3
     for (int64_t dx = 0; dx < kColumns; ++dx) product[dx] += x * load_lanes(tokens + dx);
@@ -567,16 +536,15 @@ BIOATTN_INLINE void multiply_by_columns(T* products, const Group<T, Element>& g,
 template <typename T, typename Element>
 BIOATTN_INLINE void multiply_by_window(
     T* products, const Group<T, Element>& g, const T* vectors, const T* const* tokens) {
-  for (int64_t dy = 0; dy < g.sizes.window; ++dy, products += g.sizes.window * kQueries<T>) {
+  for (int64_t dy = 0; dy < g.window; ++dy, products += g.window * kQueries<T>) {
     if (tokens[dy] == nullptr) {
-      std::fill_n(products, g.sizes.window * kQueries<T>, T(0));
+      std::fill_n(products, g.window * kQueries<T>, T(0));
       continue;
     }
     int64_t dx = 0;
-    for (; dx + 3 <= g.sizes.window; dx += 3)
+    for (; dx + 3 <= g.window; dx += 3)
       multiply_by_columns<3>(products + dx * kQueries<T>, g, vectors, tokens[dy] + dx);
-    for (; dx < g.sizes.window; ++dx)
-      multiply_by_columns<1>(products + dx * kQueries<T>, g, vectors, tokens[dy] + dx);
+    for (; dx < g.window; ++dx) multiply_by_columns<1>(products + dx * kQueries<T>, g, vectors, tokens[dy] + dx);
   }
 }
 
@@ -587,11 +555,11 @@ BIOATTN_INLINE void add_window_of_channels(
   Lanes<T> sum[kChannels];
 #pragma GCC unroll 8
   for (int64_t k = 0; k < kChannels; ++k) sum[k] = load_lanes(sums + (c + k) * kQueries<T>);
-  for (int64_t dy = 0; dy < g.sizes.window; ++dy) {
+  for (int64_t dy = 0; dy < g.window; ++dy) {
     if (tokens[dy] == nullptr) continue;
     const T* row = tokens[dy] + c * g.neighbours.stride;
-    for (int64_t dx = 0; dx < g.sizes.window; ++dx) {
-      const Lanes<T> weight = load_lanes(weights + (dy * g.sizes.window + dx) * kQueries<T>);
+    for (int64_t dx = 0; dx < g.window; ++dx) {
+      const Lanes<T> weight = load_lanes(weights + (dy * g.window + dx) * kQueries<T>);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kChannels; ++k) sum[k] += weight * load_lanes(row + k * g.neighbours.stride + dx);
     }
@@ -603,21 +571,21 @@ BIOATTN_INLINE void add_window_of_channels(
 template <typename T, typename Element>
 BIOATTN_INLINE void add_window(T* sums, const Group<T, Element>& g, const T* weights, const T* const* tokens) {
   int64_t c = 0;
-  for (; c + kBlock <= g.sizes.channels; c += kBlock) add_window_of_channels<kBlock>(sums, g, weights, tokens, c);
-  for (; c < g.sizes.channels; ++c) add_window_of_channels<1>(sums, g, weights, tokens, c);
+  for (; c + kBlock <= g.channels; c += kBlock) add_window_of_channels<kBlock>(sums, g, weights, tokens, c);
+  for (; c < g.channels; ++c) add_window_of_channels<1>(sums, g, weights, tokens, c);
 }
 
 template <typename T, typename Element>
 BIOATTN_INLINE void compute_window_logits(const Group<T, Element>& g) {
-  multiply_by_window(g.weights.window, g, g.queries.scaled, g.neighbours.keys);
-  T* logit = g.weights.window;
-  for (int64_t dy = 0; dy < g.sizes.window; ++dy)
-    for (int64_t dx = 0; dx < g.sizes.window; ++dx, logit += kQueries<T>)
+  multiply_by_window(g.window_weights, g, g.queries.scaled, g.neighbours.keys);
+  T* logit = g.window_weights;
+  for (int64_t dy = 0; dy < g.window; ++dy)
+    for (int64_t dx = 0; dx < g.window; ++dx, logit += kQueries<T>)
       store(
           logit, g.neighbours.keys[dy] == nullptr
                      ? Lanes<T>{} - std::numeric_limits<T>::infinity()
                      : load_lanes(logit) + (load_lanes(g.neighbours.outside + dx * kQueries<T>) +
-                                            g.parameters.window_bias[dy * g.sizes.window + dx]));
+                                            g.parameters.window_bias[dy * g.window + dx]));
 }
 
 // x = exp(x - shift) for `number` vectors. Returns their sum.
@@ -638,29 +606,29 @@ BIOATTN_INLINE void compute_token_weights_of(const Group<T, Element>& g, int64_t
   Lanes<T> sum[kNumber];
 #pragma GCC unroll 3
   for (int64_t k = 0; k < kNumber; ++k) sum[k] = Lanes<T>{} + g.parameters.token_bias[offset + k];
-  for (int64_t c = 0; c < g.sizes.channels; ++c) {
+  for (int64_t c = 0; c < g.channels; ++c) {
     const Lanes<T> x = load_lanes(g.queries.unit + c * g.queries.stride);
 #pragma GCC unroll 3
-    for (int64_t k = 0; k < kNumber; ++k) sum[k] += x * g.parameters.tokens[c * g.sizes.offsets + offset + k];
+    for (int64_t k = 0; k < kNumber; ++k) sum[k] += x * g.parameters.tokens[c * g.offsets + offset + k];
   }
 #pragma GCC unroll 3
-  for (int64_t k = 0; k < kNumber; ++k) store(g.weights.tokens + (offset + k) * kQueries<T>, sum[k]);
+  for (int64_t k = 0; k < kNumber; ++k) store(g.token_weights + (offset + k) * kQueries<T>, sum[k]);
 }
 
 template <typename T, typename Element>
 BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
   int64_t offset = 0;
-  for (; offset + 3 <= g.sizes.offsets; offset += 3) compute_token_weights_of<3>(g, offset);
-  for (; offset < g.sizes.offsets; ++offset) compute_token_weights_of<1>(g, offset);
+  for (; offset + 3 <= g.offsets; offset += 3) compute_token_weights_of<3>(g, offset);
+  for (; offset < g.offsets; ++offset) compute_token_weights_of<1>(g, offset);
 }
 
 // Writes the logits of the pooled keys, and returns the highest.
 template <typename T, typename Element>
 BIOATTN_INLINE Lanes<T> compute_pooled_logits(const Group<T, Element>& g, const Factors<Element>& query, T* target) {
   Lanes<T> highest = Lanes<T>{} - std::numeric_limits<T>::infinity();
-  for (int64_t p = 0; p < g.sizes.padded_pooled; p += kBlock) {
+  for (int64_t p = 0; p < g.padded_pooled; p += kBlock) {
     Lanes<T> products[kBlock];
-    multiply_by_block(products, query, g.pooled.key_blocks, p, g.sizes.padded_pooled, target);
+    multiply_by_block(products, query, g.key_blocks, p, g.padded_pooled, target);
 #pragma GCC unroll 8
     for (int64_t k = 0; k < kBlock; ++k) {
       const Lanes<T> logit = pooled_logit(g, products[k], p + k);
@@ -675,31 +643,31 @@ BIOATTN_INLINE Lanes<T> compute_pooled_logits(const Group<T, Element>& g, const 
 template <typename T, typename Element>
 BIOATTN_KERNEL void attend(const Group<T, Element> g) {
   if (g.parameters.tokens) compute_token_weights(g);
-  const auto query = pack(g.queries.scaled, g.queries.stride, g.sizes.channels, g.packed);
-  Lanes<T> highest = compute_pooled_logits(g, query, g.weights.pooled);
+  const auto query = pack(g.queries.scaled, g.queries.stride, g.channels, g.packed);
+  Lanes<T> highest = compute_pooled_logits(g, query, g.pooled_weights);
   compute_window_logits(g);
-  for (int64_t offset = 0; offset < g.sizes.offsets; ++offset)
-    highest = larger(highest, load_lanes(g.weights.window + offset * kQueries<T>));
+  for (int64_t offset = 0; offset < g.offsets; ++offset)
+    highest = larger(highest, load_lanes(g.window_weights + offset * kQueries<T>));
 
-  Lanes<T> sum = exponentiate_lanes(g.weights.pooled, g.sizes.padded_pooled, highest);
-  sum += exponentiate_lanes(g.weights.window, g.sizes.offsets, highest);
-  const auto weights = pack(g.weights.pooled, kQueries<T>, g.sizes.padded_pooled, g.packed);
+  Lanes<T> sum = exponentiate_lanes(g.pooled_weights, g.padded_pooled, highest);
+  sum += exponentiate_lanes(g.window_weights, g.offsets, highest);
+  const auto weights = pack(g.pooled_weights, kQueries<T>, g.padded_pooled, g.packed);
   const auto weights_of = [&](int64_t step) __attribute__((always_inline)) {
     return load_lanes(weights.data + step * kQueries<T>);
   };
-  sum_rows(g.output, weights.number, g.pooled.value_rows, g.sizes.channels, weights_of, weights_of, g.packed);
+  sum_rows(g.output, weights.number, g.value_rows, g.channels, weights_of, weights_of, g.packed);
   const Lanes<T> scale = 1 / sum;
   store(g.logsumexp, sum);
   for (int64_t lane = 0; lane < kQueries<T>; ++lane) g.logsumexp[lane] = std::log(g.logsumexp[lane]);
   add_to(g.logsumexp, highest);
 
-  for (int64_t offset = 0; offset < g.sizes.offsets; ++offset) {
-    T* weight = g.weights.window + offset * kQueries<T>;
-    store(weight, load_lanes(weight) * scale + load_lanes(g.weights.tokens + offset * kQueries<T>));
+  for (int64_t offset = 0; offset < g.offsets; ++offset) {
+    T* weight = g.window_weights + offset * kQueries<T>;
+    store(weight, load_lanes(weight) * scale + load_lanes(g.token_weights + offset * kQueries<T>));
   }
-  for (int64_t c = 0; c < g.sizes.channels; ++c)
+  for (int64_t c = 0; c < g.channels; ++c)
     store(g.output + c * kQueries<T>, load_lanes(g.output + c * kQueries<T>) * scale);
-  add_window(g.output, g, g.weights.window, g.neighbours.values);
+  add_window(g.output, g, g.window_weights, g.neighbours.values);
 }
 
 // sum_rows with written factors, not inlined: the caller's values in registers would displace sums.
@@ -716,19 +684,18 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   if (g.parameters.tokens) compute_token_weights(g);
   compute_window_logits(g);
   const Lanes<T> shift = load_lanes(g.logsumexp);
-  Lanes<T> sum = exponentiate_lanes(g.weights.window, g.sizes.offsets, shift);
+  Lanes<T> sum = exponentiate_lanes(g.window_weights, g.offsets, shift);
   // The gradient of a logit is weight * (gradient of the weight - mean of these under the weights).
   Lanes<T> mean = {};
-  multiply_by_window(d.grad.token_weights, g, d.grad.output, g.neighbours.values);
-  for (int64_t index = 0; index < g.sizes.offsets * kQueries<T>; index += kQueries<T>)
-    mean += load_lanes(g.weights.window + index) * load_lanes(d.grad.token_weights + index);
-  const auto query = pack(g.queries.scaled, g.queries.stride, g.sizes.channels, g.packed);
-  const auto grad_output =
-      pack(d.grad.output, g.queries.stride, g.sizes.channels, g.packed + query.number * kQueries<T>);
-  const int64_t pooled = g.sizes.padded_pooled;
+  multiply_by_window(d.grad_token_weights, g, d.grad_output, g.neighbours.values);
+  for (int64_t index = 0; index < g.offsets * kQueries<T>; index += kQueries<T>)
+    mean += load_lanes(g.window_weights + index) * load_lanes(d.grad_token_weights + index);
+  const auto query = pack(g.queries.scaled, g.queries.stride, g.channels, g.packed);
+  const auto grad_output = pack(d.grad_output, g.queries.stride, g.channels, g.packed + query.number * kQueries<T>);
+  const int64_t pooled = g.padded_pooled;
   // The weights of the pooled keys and their gradients: where registers are few, each step has its own loop, with the
   // memory of the outer products as workspace; else a block goes through all steps in registers.
-  const T *weights = g.weights.pooled, *gradients = d.grad.pooled_logits;
+  const T *weights = g.pooled_weights, *gradients = d.grad_pooled_logits;
   if constexpr (kFewRegisters) {
     T *of_weights = d.outer.of_values, *of_gradients = d.outer.of_keys;
     compute_pooled_logits(g, query, of_weights);
@@ -736,7 +703,7 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
     T *weight = of_weights, *gradient = of_gradients;
     for (int64_t p = 0; p < pooled; p += kBlock) {
       Lanes<T> products[kBlock];
-      multiply_by_block(products, grad_output, g.pooled.value_blocks, p, pooled, d.grad.pooled_logits);
+      multiply_by_block(products, grad_output, g.value_blocks, p, pooled, d.grad_pooled_logits);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k, weight += kQueries<T>, gradient += kQueries<T>) {
         mean += load_lanes(weight) * products[k];
@@ -747,21 +714,21 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   } else {
     for (int64_t p = 0; p < pooled; p += kBlock) {
       Lanes<T> products[kBlock], products_with_values[kBlock];
-      multiply_by_block(products, query, g.pooled.key_blocks, p, pooled, g.weights.pooled);
-      multiply_by_block(products_with_values, grad_output, g.pooled.value_blocks, p, pooled, d.grad.pooled_logits);
+      multiply_by_block(products, query, g.key_blocks, p, pooled, g.pooled_weights);
+      multiply_by_block(products_with_values, grad_output, g.value_blocks, p, pooled, d.grad_pooled_logits);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k) {
         const Lanes<T> weight = exponential(pooled_logit(g, products[k], p + k) - shift);
         sum += weight;
         mean += weight * products_with_values[k];
-        store(g.weights.pooled + (p + k) * kQueries<T>, weight);
-        store(d.grad.pooled_logits + (p + k) * kQueries<T>, products_with_values[k]);
+        store(g.pooled_weights + (p + k) * kQueries<T>, weight);
+        store(d.grad_pooled_logits + (p + k) * kQueries<T>, products_with_values[k]);
       }
 #pragma GCC unroll 8
       for (int64_t step = 0; step < kBlock / kPacked<Element>; ++step)
         factors_of_step(
             p / kPacked<Element> + step, d.outer.of_values, [&](int64_t key) __attribute__((always_inline)) {
-              return load_lanes(g.weights.pooled + key * kQueries<T>);
+              return load_lanes(g.pooled_weights + key * kQueries<T>);
             });
     }
   }
@@ -769,8 +736,8 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   const Lanes<T> scale = where_less(shift, std::numeric_limits<T>::infinity(), 1 / sum);
   mean *= scale;
   const Lanes<T> scaled_mean = mean * scale;
-  T* grad_bias = d.grad.pooled_bias;
-  const int64_t *bias_indices = g.bias.indices, pooled_keys = g.sizes.pooled_keys, steps = pooled / kPacked<Element>;
+  T* grad_bias = d.grad_pooled_bias;
+  const int64_t *bias_indices = g.bias_indices, pooled_keys = g.pooled_keys, steps = pooled / kPacked<Element>;
   Element* key_factors = d.outer.of_keys;
   const auto gradient_of_logit = [&](int64_t p) __attribute__((always_inline)) {
     const int64_t index = p * kQueries<T>;
@@ -783,26 +750,26 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> d) {
   };
   if constexpr (kFewRegisters) {
     for (int64_t p = 0; p < pooled; ++p) factors_at(p);
-    sum_rows_of_written(d.grad.query, steps, g.pooled.key_rows, g.sizes.channels, key_factors);
+    sum_rows_of_written(d.grad_query, steps, g.key_rows, g.channels, key_factors);
   } else {
     sum_rows(
-        d.grad.query, steps, g.pooled.key_rows, g.sizes.channels, factors_at,
+        d.grad_query, steps, g.key_rows, g.channels, factors_at,
         [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); }, g.packed);
   }
-  for (int64_t offset = 0; offset < g.sizes.offsets; ++offset) {
+  for (int64_t offset = 0; offset < g.offsets; ++offset) {
     const int64_t index = offset * kQueries<T>;
-    const Lanes<T> weight = load_lanes(g.weights.window + index) * scale,
-                   grad_token = load_lanes(d.grad.token_weights + index);
+    const Lanes<T> weight = load_lanes(g.window_weights + index) * scale,
+                   grad_token = load_lanes(d.grad_token_weights + index);
     const Lanes<T> gradient = weight * (grad_token - mean);
-    store(d.grad.window_logits + index, gradient);
-    store(d.window.grad_logits + offset * d.window.stride, gradient);
-    store(d.window.value_weights + offset * d.window.stride, Lanes<T>(weight + load_lanes(g.weights.tokens + index)));
+    store(d.grad_window_logits + index, gradient);
+    store(d.kept_logits + offset * d.kept_stride, gradient);
+    store(d.kept_weights + offset * d.kept_stride, Lanes<T>(weight + load_lanes(g.token_weights + index)));
     add_to(d.sums.window_bias + index, gradient);
     add_to(d.sums.token_bias + index, grad_token);
   }
-  add_window(d.grad.query, g, d.grad.window_logits, g.neighbours.keys);
-  transpose(d.grad.output, g.queries.stride, g.sizes.channels, d.outer.grad_outputs, d.outer.row_channels);
-  transpose(g.queries.scaled, g.queries.stride, g.sizes.channels, d.outer.queries, d.outer.row_channels);
+  add_window(d.grad_query, g, d.grad_window_logits, g.neighbours.keys);
+  transpose(d.grad_output, g.queries.stride, g.channels, d.outer.grad_outputs, d.outer.row_channels);
+  transpose(g.queries.scaled, g.queries.stride, g.channels, d.outer.queries, d.outer.row_channels);
 }
 
 // Turns the gradient, (d, lanes), of x / max(norm, kSmallestNorm) into that of x.
@@ -826,22 +793,22 @@ BIOATTN_KERNEL void differentiate_scaling(const GradientGroup<T, Element> d) {
   const Group<T, Element>& g = d.forward;
   const Lanes<T> factor = load_lanes(g.queries.factors), log_length = load_lanes(g.queries.log_lengths);
   Lanes<T> scale_sum = {};
-  for (int64_t c = 0; c < g.sizes.channels; ++c) {
-    T* target = d.grad.query + c * kQueries<T>;
+  for (int64_t c = 0; c < g.channels; ++c) {
+    T* target = d.grad_query + c * kQueries<T>;
     const Lanes<T> gradient = load_lanes(target), unit = load_lanes(g.queries.unit + c * g.queries.stride);
     scale_sum += gradient * (unit + g.parameters.query_embedding[c]);
     Lanes<T> sum = gradient * factor;
     add_to(d.sums.query_embedding + c * kQueries<T>, sum);
-    for (int64_t offset = 0; offset < g.sizes.offsets; ++offset) {
-      const int64_t index = c * g.sizes.offsets + offset;
-      const Lanes<T> grad_token = load_lanes(d.grad.token_weights + offset * kQueries<T>);
+    for (int64_t offset = 0; offset < g.offsets; ++offset) {
+      const int64_t index = c * g.offsets + offset;
+      const Lanes<T> grad_token = load_lanes(d.grad_token_weights + offset * kQueries<T>);
       sum += grad_token * g.parameters.tokens[index];
       add_to(d.sums.tokens + index * kQueries<T>, grad_token * unit);
     }
     store(target, sum);
   }
   add_to(d.sums.scale, scale_sum * log_length);
-  differentiate_norm(d.grad.query, g.queries.unit, g.queries.stride, g.queries.inverse_norms, g.sizes.channels);
+  differentiate_norm(d.grad_query, g.queries.unit, g.queries.stride, g.queries.inverse_norms, g.channels);
 }
 
 // Gathers the gradients of kChannels channels from c on: of the keys, of the values, or of both.

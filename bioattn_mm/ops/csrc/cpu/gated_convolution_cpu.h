@@ -303,7 +303,7 @@ Tensor empty_in_large_pages(const Tensor& like) {
 // `Tile` has pointers to these inputs of both passes, which have to live as long.
 struct Parameters {
   Parameters(const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias)
-      : taps(weight.view({weight.size(0), kTaps}).transpose(0, 1).contiguous()),
+      : taps(weight.view({weight.size(0), kTaps}).permute({1, 0}).contiguous()),
         bias(bias),
         x_bias(x_bias ? *x_bias : zeros({2 * bias.size(0)}, bias.options())) {
     constexpr int64_t kMultiple = kCacheLine / sizeof(float);
@@ -352,7 +352,7 @@ GatedConvolutionGradients backward(
   const Tensor sum = sums.sum({0});
   return {
       grad_x, sum.narrow(0, kOfGate, kSums - kOfGate).flatten().clone(),
-      sum.narrow(0, 0, kTaps).transpose(0, 1).contiguous().view(weight.sizes()),
+      sum.narrow(0, 0, kTaps).permute({1, 0}).contiguous().view(weight.sizes()),
       sum.select(0, kOfConvolution).clone()};
 }
 

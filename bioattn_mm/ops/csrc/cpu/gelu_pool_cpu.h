@@ -9,8 +9,8 @@ namespace {
 // The elements that are worth a thread.
 constexpr int64_t kGrain = 1 << 14;
 
-// The cells of an axis: cell u has the indices from floor(u * length / cells) to before ceil((u + 1) * length /
-// cells). `transposed` gives the cells that an index is in.
+// An axis in cells: cell u begins at floor(u * length / cells), and ends before ceil((u + 1) * length / cells).
+// `transposed` gives the cells that an index is in.
 struct Axis {
   int64_t length, cells;
 

@@ -132,142 +132,116 @@ BIOATTN_KERNEL void differentiate_row(const RowGradient<T> row) {
   differentiate_row_of_heads<kMostHeads>(row);
 }
 
-// The inputs of both passes, in the layouts that the kernels read.
+// Both passes of one MLP. Arrays over the hidden units have the layouts that the kernels read, padded to whole
+// vectors.
 template <typename T>
 struct Layers {
   Layers(
       const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
       const Tensor& weight)
-      : rows(vertical.size(0)), columns(horizontal.size(0)), heads(weight.size(0)), group_heads(group_size(heads)) {
-    constexpr int64_t step = kVectors * kLanes<T>;
-    groups = divide_up(heads, group_heads);
-    hidden = round_up(weight.size(1), step);
-    const Options options = weight.options();
-    offsets = zeros({rows, hidden}, options), slopes = zeros({hidden}, options);
-    grouped_weight = zeros({groups, hidden, group_heads}, options), coordinates = empty({columns}, options);
-    T *offset = offsets.mutable_data_ptr<T>(), *slope = slopes.mutable_data_ptr<T>();
-    T *grouped = grouped_weight.mutable_data_ptr<T>(), *coordinate = coordinates.mutable_data_ptr<T>();
-    const T *of_rows = vertical.const_data_ptr<T>(), *of_columns = horizontal.const_data_ptr<T>();
-    const T *first_layer = hidden_weight.const_data_ptr<T>(), *first_bias = hidden_bias.const_data_ptr<T>();
-    const T* second_layer = weight.const_data_ptr<T>();
-    const int64_t units = weight.size(1);
+      : rows(vertical.size(0)), columns(horizontal.size(0)), heads(weight.size(0)), units(weight.size(1)) {
+    of_rows = DataOf{vertical}, first_layer = DataOf{hidden_weight}, first_bias = DataOf{hidden_bias};
+    second_layer = DataOf{weight};
     std::vector<T> row_slope(units);
     for (int64_t unit = 0; unit < units; ++unit)
-      row_slope[unit] = first_layer[2 * unit], slope[unit] = first_layer[2 * unit + 1];
+      row_slope[unit] = first_layer[2 * unit], slopes[unit] = first_layer[2 * unit + 1];
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t unit = 0; unit < units; ++unit)
-        offset[row * hidden + unit] = first_bias[unit] + of_rows[row] * row_slope[unit];
+        offsets[row * hidden + unit] = first_bias[unit] + of_rows[row] * row_slope[unit];
     for (int64_t unit = 0; unit < units; ++unit)
       for (int64_t head = 0; head < heads; ++head)
-        grouped[(head / group_heads * hidden + unit) * group_heads + head % group_heads] =
+        grouped_weight[(head / group_heads * hidden + unit) * group_heads + head % group_heads] =
             second_layer[head * units + unit];
-    order.resize(columns);
     std::iota(order.begin(), order.end(), 0);
+    const T* of_columns = DataOf{horizontal};
     // NaN is sorted behind all other coordinates.
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
       return of_columns[a] < of_columns[b] || (std::isnan(of_columns[b]) && !std::isnan(of_columns[a]));
     });
-    for (int64_t c = 0; c < columns; ++c) coordinate[c] = of_columns[order[c]];
+    for (int64_t c = 0; c < columns; ++c) coordinates[c] = of_columns[order[c]];
   }
 
   Row<T> row(int64_t number, int64_t group, int32_t* places, T* sums, T* table) const {
-    return {
-        hidden,
-        columns,
-        group_heads,
-        offsets.const_data_ptr<T>() + number * hidden,
-        slopes.const_data_ptr<T>(),
-        coordinates.const_data_ptr<T>(),
-        places,
-        grouped_weight.const_data_ptr<T>() + group * hidden * group_heads,
-        sums,
-        table};
+    const T *offset = offsets.data() + number * hidden,
+            *group_weight = grouped_weight.data() + group * hidden * group_heads;
+    return {hidden, columns,      group_heads, offset, slopes.data(), coordinates.data(),
+            places, group_weight, sums,        table};
   }
 
   int64_t size_of_sums() const { return 4 * (columns + 1) * group_heads; }
 
-  int64_t rows, columns, heads, hidden, group_heads, groups;
-  Tensor offsets, slopes;      // (R, hidden), (hidden) padded to whole vectors
-  Tensor coordinates;          // (C), ascending
-  std::vector<int64_t> order;  // the indices of the columns in this order
-  Tensor grouped_weight;       // (groups, hidden, group_heads)
-};
-
-template <typename T>
-void forward(const Layers<T>& layers, const Tensor& weight, const Tensor& bias, const Tensor& table) {
-  const int64_t* order = layers.order.data();
-  T* table_data = table.mutable_data_ptr<T>();
-  // NaN in a weight reaches all columns, also those in which its unit is not active.
-  std::vector<T> constants(bias.const_data_ptr<T>(), bias.const_data_ptr<T>() + layers.heads);
-  const T* weights = weight.const_data_ptr<T>();
-  for (int64_t k = 0; k < weight.numel(); ++k) constants[k / weight.size(1)] += 0 * weights[k];
-  parallel_for(0, layers.rows * layers.groups, 1, [&](int64_t begin, int64_t end) {
-    std::vector<int32_t> places(layers.hidden);
-    std::vector<T> sums(layers.size_of_sums()), row_of_table(layers.columns * layers.group_heads);
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task / layers.groups, group = task % layers.groups, first_head = group * layers.group_heads;
-      compute_row(layers.row(row, group, places.data(), sums.data(), row_of_table.data()));
-      for (int64_t head = first_head; head < std::min(layers.heads, first_head + layers.group_heads); ++head)
-        for (int64_t c = 0; c < layers.columns; ++c)
-          table_data[(head * layers.rows + row) * layers.columns + order[c]] =
-              row_of_table[c * layers.group_heads + head - first_head] + constants[head];
-    }
-  });
-}
-
-// Adds to `grad_hidden_weight` and `grad_hidden_bias`, and sets `grad_weight`.
-template <typename T>
-void backward(
-    const Layers<T>& layers, const Tensor& grad_table, const Tensor& vertical, const Tensor& hidden_weight,
-    const Tensor& hidden_bias, const Tensor& weight, const Tensor& grad_hidden_weight, const Tensor& grad_hidden_bias,
-    const Tensor& grad_weight) {
-  const int64_t blocks = std::clamp(layers.rows / kRowsOfBlock, int64_t(1), kRowBlocks);
-  const int64_t group_heads = layers.group_heads, size = layers.hidden * 3 * group_heads;
-  const int64_t* order = layers.order.data();
-  const T *grad_data = grad_table.const_data_ptr<T>(), *vertical_data = vertical.const_data_ptr<T>();
-  const Tensor unit_sums = empty({layers.groups, blocks, size}, weight.options());
-  T* unit_sums_data = unit_sums.mutable_data_ptr<T>();
-  parallel_for(0, layers.groups * blocks, 1, [&](int64_t begin, int64_t end) {
-    std::vector<int32_t> places(layers.hidden);
-    std::vector<T> sums(layers.size_of_sums()), grad_row(layers.columns * group_heads);
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t group = task / blocks, block = task % blocks, first_head = group * group_heads;
-      std::fill_n(unit_sums_data + task * size, size, T(0));
-      for (int64_t row = block * layers.rows / blocks; row < (block + 1) * layers.rows / blocks; ++row) {
-        for (int64_t head = first_head; head < std::min(layers.heads, first_head + group_heads); ++head)
-          for (int64_t c = 0; c < layers.columns; ++c)
-            grad_row[c * group_heads + head - first_head] =
-                grad_data[(head * layers.rows + row) * layers.columns + order[c]];
-        differentiate_row(
-            RowGradient<T>{
-                layers.row(row, group, places.data(), sums.data(), nullptr), grad_row.data(), vertical_data + row,
-                unit_sums_data + task * size});
+  void forward(const Tensor& bias, const Tensor& table) const {
+    T* table_data = DataOf{table};
+    // NaN in a weight reaches all columns, also those in which its unit is not active.
+    std::vector<T> constants(bias.const_data_ptr<T>(), bias.const_data_ptr<T>() + heads);
+    for (int64_t k = 0; k < heads * units; ++k) constants[k / units] += 0 * second_layer[k];
+    parallel_for(0, rows * groups, 1, [&](int64_t begin, int64_t end) {
+      std::vector<int32_t> places(hidden);
+      std::vector<T> sums(size_of_sums()), row_of_table(columns * group_heads);
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t number = task / groups, group = task % groups, first_head = group * group_heads;
+        compute_row(row(number, group, places.data(), sums.data(), row_of_table.data()));
+        for (int64_t head = first_head; head < std::min(heads, first_head + group_heads); ++head)
+          for (int64_t c = 0; c < columns; ++c)
+            table_data[(head * rows + number) * columns + order[c]] =
+                row_of_table[c * group_heads + head - first_head] + constants[head];
       }
-    }
-  });
-  // The sums of all blocks are added to those of the first, in order.
-  for (int64_t group = 0; group < layers.groups; ++group) {
-    T* total = unit_sums_data + group * blocks * size;
-    for (int64_t block = 1; block < blocks; ++block) add_scaled(total, T(1), total + block * size, size);
+    });
   }
-  const int64_t units = weight.size(1);
-  const T *weights = weight.const_data_ptr<T>(), *first_layer = hidden_weight.const_data_ptr<T>();
-  const T* first_bias = hidden_bias.const_data_ptr<T>();
-  T *grad_first = grad_hidden_weight.mutable_data_ptr<T>(), *grad_bias = grad_hidden_bias.mutable_data_ptr<T>();
-  T* grad_second = grad_weight.mutable_data_ptr<T>();
-  for (int64_t head = 0; head < layers.heads; ++head)
-    for (int64_t unit = 0; unit < units; ++unit) {
-      T sum[3];
-      for (int64_t k = 0; k < 3; ++k)
-        sum[k] =
-            unit_sums_data[head / group_heads * blocks * size + (unit * 3 + k) * group_heads + head % group_heads];
-      const int64_t index = head * units + unit;
-      grad_second[index] =
-          sum[0] * first_bias[unit] + sum[1] * first_layer[2 * unit] + sum[2] * first_layer[2 * unit + 1];
-      grad_bias[unit] += weights[index] * sum[0];
-      grad_first[2 * unit] += weights[index] * sum[1], grad_first[2 * unit + 1] += weights[index] * sum[2];
+
+  // Adds to `grad_hidden_weight` and `grad_hidden_bias`, and sets `grad_weight`.
+  void backward(
+      const Tensor& grad_table, const Tensor& grad_hidden_weight, const Tensor& grad_hidden_bias,
+      const Tensor& grad_weight) const {
+    const int64_t blocks = std::clamp(rows / kRowsOfBlock, int64_t(1), kRowBlocks), size = hidden * 3 * group_heads;
+    const T* grad_data = DataOf{grad_table};
+    Buffer<T> unit_sums(groups * blocks * size);
+    parallel_for(0, groups * blocks, 1, [&](int64_t begin, int64_t end) {
+      std::vector<int32_t> places(hidden);
+      std::vector<T> sums(size_of_sums()), grad_row(columns * group_heads);
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t group = task / blocks, block = task % blocks, first_head = group * group_heads;
+        for (int64_t number = block * rows / blocks; number < (block + 1) * rows / blocks; ++number) {
+          for (int64_t head = first_head; head < std::min(heads, first_head + group_heads); ++head)
+            for (int64_t c = 0; c < columns; ++c)
+              grad_row[c * group_heads + head - first_head] = grad_data[(head * rows + number) * columns + order[c]];
+          differentiate_row(
+              RowGradient<T>{
+                  row(number, group, places.data(), sums.data(), nullptr), grad_row.data(), of_rows + number,
+                  unit_sums.data() + task * size});
+        }
+      }
+    });
+    // The sums of all blocks are added to those of the first, in order.
+    for (int64_t group = 0; group < groups; ++group) {
+      T* total = unit_sums.data() + group * blocks * size;
+      for (int64_t block = 1; block < blocks; ++block) add_scaled(total, T(1), total + block * size, size);
     }
-}
+    T *grad_first = DataOf{grad_hidden_weight}, *grad_bias = DataOf{grad_hidden_bias},
+      *grad_second = DataOf{grad_weight};
+    for (int64_t head = 0; head < heads; ++head)
+      for (int64_t unit = 0; unit < units; ++unit) {
+        T sum[3];
+        for (int64_t k = 0; k < 3; ++k)
+          sum[k] = unit_sums[head / group_heads * blocks * size + (unit * 3 + k) * group_heads + head % group_heads];
+        const int64_t index = head * units + unit;
+        grad_second[index] =
+            sum[0] * first_bias[unit] + sum[1] * first_layer[2 * unit] + sum[2] * first_layer[2 * unit + 1];
+        grad_bias[unit] += second_layer[index] * sum[0];
+        grad_first[2 * unit] += second_layer[index] * sum[1];
+        grad_first[2 * unit + 1] += second_layer[index] * sum[2];
+      }
+  }
+
+  int64_t rows, columns, heads, units;
+  int64_t group_heads = group_size(heads), groups = divide_up(heads, group_heads);
+  int64_t hidden = round_up(units, kVectors* kLanes<T>);
+  const T *of_rows, *first_layer, *first_bias, *second_layer;
+  Buffer<T> offsets = Buffer<T>(rows * hidden), slopes = Buffer<T>(hidden);
+  Buffer<T> coordinates = Buffer<T>(columns);                           // ascending
+  std::vector<int64_t> order = std::vector<int64_t>(columns);           // the indices of the columns in this order
+  Buffer<T> grouped_weight = Buffer<T>(groups * hidden * group_heads);  // (groups, hidden, group_heads)
+};
 
 // Calls function(of) for each MLP. Where tensors have an axis of MLPs first, of(tensor) is the part of this one.
 template <typename Function>
@@ -285,10 +259,9 @@ Tensor forward(
   const std::vector<int64_t> sizes{weight.size(-2), vertical.size(0), horizontal.size(0)};
   Tensor table = empty(sizes_of_mlps(weight, sizes), vertical.options());
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
     for_each_mlp(weight, [&](const auto& of) {
-      const Layers<scalar_t> layers(vertical, horizontal, of(hidden_weight), of(hidden_bias), of(weight));
-      forward(layers, of(weight), of(bias), of(table));
+      const Layers<decltype(zero)> layers(vertical, horizontal, of(hidden_weight), of(hidden_bias), of(weight));
+      layers.forward(of(bias), of(table));
     });
   });
   return table;
@@ -300,12 +273,9 @@ LogCPBGradients backward(
   const Tensor grad_hidden_weight = zeros_like(hidden_weight), grad_hidden_bias = zeros_like(hidden_bias);
   const Tensor grad_weight = empty_like(weight);
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
     for_each_mlp(weight, [&](const auto& of) {
-      const Layers<scalar_t> layers(vertical, horizontal, of(hidden_weight), of(hidden_bias), of(weight));
-      backward(
-          layers, of(grad_table), vertical, of(hidden_weight), of(hidden_bias), of(weight), of(grad_hidden_weight),
-          of(grad_hidden_bias), of(grad_weight));
+      const Layers<decltype(zero)> layers(vertical, horizontal, of(hidden_weight), of(hidden_bias), of(weight));
+      layers.backward(of(grad_table), of(grad_hidden_weight), of(grad_hidden_bias), of(grad_weight));
     });
   });
   return {grad_hidden_weight, grad_hidden_bias, grad_weight, grad_table.sum({-2, -1})};

@@ -314,8 +314,7 @@ struct Position {
     }
   }
 
-  // Computes the hidden activations and their convolution, (head_groups * kGroup, stride); the norm would remove a
-  // bias.
+  // Computes the hidden activations and their convolution, (head_groups * kGroup, stride); a norm needs no bias.
   void convolve_window(int64_t query, T* activation, T* convolved) const {
     activate(query, 0, s.hidden, activation);
     convolve(s, activation, s.hidden, weight.const_data_ptr<T>(), convolved, s.head_groups, s.convolved);
@@ -339,7 +338,7 @@ struct Position {
 Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
   return pad(tokens, {0, 0, 0, s.key_blocks * kColumns - s.tokens})
       .view({s.batch, s.heads, s.key_blocks, kColumns, s.head_dims})
-      .transpose(3, 4)
+      .permute({0, 1, 2, 4, 3})
       .contiguous();
 }
 
@@ -591,7 +590,7 @@ class Backward {
   const Tensor query_rows_ = rows_of(multiply_by(inputs_.query, s_.logit_scale), s_);
   // These weights convolve gradients back: inputs and outputs are exchanged, and directions reversed.
   const Tensor transposed_weight_ =
-      grouped_weights(call("aten::flip", "", inputs_.conv_weight.flatten(2), Span({2})).transpose(0, 1));
+      grouped_weights(call("aten::flip", "", inputs_.conv_weight.flatten(2), Span({2})).permute({1, 0, 2}));
   Buffer<T> inside_ = Buffer<T>(round_up(s_.pitch, kPositions));
   // These are of one band: (heads, queries, key_stride), (heads, queries), (queries, head_groups * kGroup, stride).
   Buffer<T> normalized_ = Buffer<T>(s_.heads * band_ * s_.key_stride), log_phi_ = normalized_;

@@ -6,8 +6,7 @@
 namespace bioattn_mm::BIOATTN_ISA::sliding_window {
 namespace {
 
-// Calls function(head, token, offset, other) for the tokens and heads of a row, counted through all images, and the
-// others in the window of each.
+// Calls function(head, token, offset, other) for the tokens of a row, counted through all images, and their windows.
 template <typename Function>
 BIOATTN_INLINE void for_pairs(const WindowSizes<int64_t>& s, int64_t row, const Function& function) {
   const int64_t i = row % s.height, margin = s.window / 2;

@@ -128,20 +128,11 @@ BIOATTN_INLINE void add_product(Vector<T>& sum, const Vector<T>& x, const T& y) 
 }
 
 #if BIOATTN_BFLOAT16
-BIOATTN_INLINE void add_pairs(Vector<float>& sum, const Bits& x, const Bits& y) {
-  sum = (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
-}
-
-BIOATTN_INLINE Bits broadcast(const BFloat16x2& pair) {
-  int32_t bits;
-  std::memcpy(&bits, &pair, sizeof bits);
-  return (Bits)_mm512_set1_epi32(bits);
-}
-
 // Products of bf16x2 with a sum in float32, at twice the rate of products of float32:
 // sum += x.elements[0] * y.elements[0] + x.elements[1] * y.elements[1]
 BIOATTN_INLINE void add_product(Vector<float>& sum, const Bits& x, const BFloat16x2& y) {
-  add_pairs(sum, x, broadcast(y));
+  const __m512i factor = _mm512_set1_epi32(same_bits<int32_t>(y));
+  sum = (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)factor);
 }
 
 // 32 elements in bfloat16, those of `first` before those of `second`.

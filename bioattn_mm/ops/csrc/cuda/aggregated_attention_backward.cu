@@ -357,8 +357,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 }
 
 // Loads channels of a token for sums over all channels, in which their order does not matter: a lane loads four
-// neighbours of sixteen channels at once, as long as there are sixteen. `token` is 2t channels behind the head's
-// first.
+// neighbours of sixteen channels at once, as long as there are sixteen. `token` is 2t channels into the head.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_in_any_order(Pair<T> (&pairs)[kGroups], const T* token, int channels, int t) {
   struct alignas(4 * sizeof(T)) Four {
@@ -534,7 +533,7 @@ Inputs aggregated_attention_backward_sums(
   const Inputs inputs = for_kernels(any_inputs);
   const Tensor grad_output = tokens_for_kernels(any_grad_output), output = dense(any_output);
   const Tensor logsumexp = dense(any_logsumexp), rounding = dense(any_rounding);
-  const Tensor bias_of_keys = dense(in_whole_runs(any_inputs.pooled_bias.transpose(2, 3)));
+  const Tensor bias_of_keys = dense(in_whole_runs(any_inputs.pooled_bias.permute({0, 1, 3, 2})));
   const Sizes<int64_t> s(inputs);
   Inputs grad;
   grad.query = empty_like(any_inputs.query);
