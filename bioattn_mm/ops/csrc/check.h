@@ -41,17 +41,15 @@ class ArgumentChecks {
         false, operator_name, ": ", name, " must be ", shape, " of ", text_of_dtypes(dtypes), ", got ", about(first));
   }
 
-  // Raises a ValueError unless a tensor has these sizes, of which -1 is any, this dtype, and the device of the first.
-  void check(const char* name, const Tensor& tensor, Span sizes, ScalarType dtype) const {
+  // Raises a ValueError unless a tensor has these sizes (-1: any), the dtype, by default the first's, and its device.
+  void check(const char* name, const Tensor& tensor, Span sizes, std::optional<ScalarType> other_dtype = {}) const {
+    const ScalarType dtype = other_dtype.value_or(first_.scalar_type());
     if (is_dense(tensor) && tensor.scalar_type() == dtype && tensor.device() == first_.device() &&
         has_sizes(tensor, sizes))
       return;
     check_value(
         false, operator_name_, ": ", name, " must be ", dtype, text_of_sizes(sizes), " on ",
         text_of_device(first_.device()), " to fit ", name_, " ", about(first_), ", got ", about(tensor));
-  }
-  void check(const char* name, const Tensor& tensor, Span sizes) const {
-    check(name, tensor, sizes, first_.scalar_type());
   }
 
   // Raises a ValueError unless the last size of the tensor `name` is that of a window: the square of an odd number.
@@ -87,7 +85,8 @@ class ArgumentChecks {
 inline void check_indices(const char* name, const Tensor& indices, int64_t size, const char* of) {
   const int64_t *first = indices.const_data_ptr<int64_t>(), *last = first + indices.numel();
   const int64_t* other = std::find_if(first, last, [&](int64_t k) { return k < 0 || k >= size; });
-  check_index(other == last, name, " must be 0 to ", size - 1, ", the ", of, ", got ", other == last ? 0 : *other);
+  if (other != last)
+    throw std::out_of_range(text_of(name, " must be 0 to ", size - 1, ", the ", of, ", got ", *other));
 }
 
 // The uninitialised rounding of an output (see RoundedForward), without elements where none is needed.

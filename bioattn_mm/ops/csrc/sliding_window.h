@@ -19,12 +19,6 @@ using WindowSums = Tensor(const Tensor& weights, const Tensor& tokens, bool tran
 WindowProducts window_products_cuda;
 WindowSums window_sums_cuda;
 
-inline std::vector<int64_t> with_last(const Tensor& tokens, int64_t last) {
-  std::vector<int64_t> sizes = tokens.sizes().vec();
-  sizes.back() = last;
-  return sizes;
-}
-
 inline ArgumentChecks check_qk_inputs(const Tensor& query, const Tensor& key) {
   const ArgumentChecks arguments("sliding_window_qk", "query", query, 5, "(B, H, W, heads, d)");
   arguments.check("key", key, query.sizes());
@@ -39,13 +33,13 @@ inline void check_qk(const Tensor& query, const Tensor& key, const Tensor& bias)
 
 inline void check_qk_backward(const Tensor& grad_logits, const Tensor& query, const Tensor& key) {
   const ArgumentChecks arguments = check_qk_inputs(query, key);
-  arguments.check("grad_logits", grad_logits, with_last(query, -1));
+  arguments.check("grad_logits", grad_logits, {query.size(0), query.size(1), query.size(2), query.size(3), -1});
   arguments.check_offsets("grad_logits", grad_logits.size(4));
 }
 
 inline ArgumentChecks check_av(const Tensor& weights, const Tensor& value) {
   const ArgumentChecks arguments("sliding_window_av", "value", value, 5, "(B, H, W, heads, d)");
-  arguments.check("weights", weights, with_last(value, -1));
+  arguments.check("weights", weights, {value.size(0), value.size(1), value.size(2), value.size(3), -1});
   arguments.check_offsets("weights", weights.size(4));
   return arguments;
 }

@@ -79,15 +79,10 @@ inline std::string text_of_device(const Device& device) {
   return device.has_index() ? name + ":" + std::to_string(device.index()) : name;
 }
 
-// These raise an error that Python sees as a ValueError or an IndexError.
+// Raises an error that Python sees as a ValueError.
 template <typename... Parts>
 void check_value(bool condition, const Parts&... parts) {
   if (!condition) throw std::invalid_argument(text_of(parts...));
-}
-
-template <typename... Parts>
-void check_index(bool condition, const Parts&... parts) {
-  if (!condition) throw std::out_of_range(text_of(parts...));
 }
 
 // The dtype and device of a new tensor.

@@ -6,7 +6,6 @@
 namespace bioattn_mm::BIOATTN_ISA::add_norm {
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;  // the elements that are worth a thread
 // The most blocks of tokens with sums of their own for the parameters' gradients, whatever the threads.
 constexpr int64_t kBlocks = 32;
 constexpr int64_t kSums = 3;  // of the weight, the bias, and the bias added before the norm
@@ -102,12 +101,13 @@ AddNormResults forward(
   const Tensor output = empty_like(x), sum = empty_like(x);
   const Tensor mean = empty(x.sizes().slice(0, 3), weight.options()), rstd = empty_like(mean);
   for_dtype(x, [&](auto data) {
-    Tokens<decltype(data)> t = tokens_like<decltype(data)>(x, factor, weight);
+    using T = Arithmetic<decltype(data)>;
+    auto t = tokens_like<decltype(data)>(x, factor, weight);
     t.x = DataOf{x}, t.branch = DataOf{branch}, t.branch_bias = DataOf{branch_bias ? *branch_bias : Tensor()};
     t.bias = DataOf{bias}, t.output = DataOf{output}, t.sum = DataOf{sum};
-    t.mean = DataOf{mean}, t.rstd = DataOf{rstd}, t.eps = static_cast<Arithmetic<decltype(data)>>(eps);
+    t.mean = DataOf{mean}, t.rstd = DataOf{rstd}, t.eps = static_cast<T>(eps);
     parallel_for(0, mean.numel(), kGrain / t.channels + 1, [&](int64_t begin, int64_t end) {
-      add_and_normalise(t, begin, end, Buffer<Arithmetic<decltype(data)>>(t.channels).data());
+      add_and_normalise(t, begin, end, Buffer<T>(t.channels).data());
     });
   });
   return {output, sum, mean, rstd};
@@ -120,11 +120,11 @@ AddNormGradients backward(
   const int64_t tokens = mean.numel(), blocks = std::clamp(sum.numel() / kGrain, int64_t(1), kBlocks);
   const Tensor sums = zeros({blocks, kSums, sum.size(3)}, weight.options());
   for_dtype(sum, [&](auto data) {
-    Tokens<decltype(data)> t = tokens_like<decltype(data)>(sum, factor, weight);
+    using T = Arithmetic<decltype(data)>;
+    auto t = tokens_like<decltype(data)>(sum, factor, weight);
     t.grad_output = DataOf{grad_output}, t.grad_sum = DataOf{grad_sum ? *grad_sum : Tensor()}, t.sum = DataOf{sum};
     t.grad_x = DataOf{grad_x}, t.grad_branch = DataOf{grad_branch}, t.mean = DataOf{mean}, t.rstd = DataOf{rstd};
-    using T = Arithmetic<decltype(data)>;
-    T* const of_blocks = sums.mutable_data_ptr<T>();
+    T* const of_blocks = DataOf{sums};
     parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
       Buffer<T> rows(3 * t.channels);
       for (int64_t k = begin; k < end; ++k)

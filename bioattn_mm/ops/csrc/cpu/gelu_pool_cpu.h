@@ -6,18 +6,14 @@
 namespace bioattn_mm::BIOATTN_ISA::gelu_pool {
 namespace {
 
-// The elements that are worth a thread.
-constexpr int64_t kGrain = 1 << 14;
-
-// An axis in cells: cell u begins at floor(u * length / cells), and ends before ceil((u + 1) * length / cells).
-// `transposed` gives the cells that an index is in.
+// An axis in cells: cell u has the indices from floor(u * length / cells) to before ceil((u + 1) * length / cells).
 struct Axis {
   int64_t length, cells;
 
   int64_t begin(int64_t cell) const { return cell * length / cells; }
   int64_t end(int64_t cell) const { return divide_up((cell + 1) * length, cells); }
   int64_t size(int64_t cell) const { return end(cell) - begin(cell); }
-  Axis transposed() const { return {cells, length}; }
+  Axis transposed() const { return {cells, length}; }  // gives the cells that an index is in
 };
 
 // The sizes of tokens (B, H, W, C) and of the pooled tokens (B, Ph, Pw, C).

@@ -59,6 +59,8 @@ BIOATTN_INLINE Float exponential_of(const Float& x) {
 BIOATTN_INLINE float exponential(float x) { return exponential_of<uint32_t>(x); }
 BIOATTN_INLINE double exponential(double x) { return std::exp(x); }
 
+constexpr int64_t kGrain = 1 << 14;  // the elements that are worth a thread
+
 template <typename T>
 BIOATTN_INLINE T dot(const T* a, const T* b, int64_t n) {
   T sum = 0;

@@ -478,16 +478,12 @@ inline Tensor in_whole_runs(const Tensor& bias) {
   return missing ? pad(bias, {0, missing}, -INFINITY) : bias;
 }
 
-inline Inputs for_kernels(const Inputs& inputs) {
-  return {tokens_for_kernels(inputs.query),
-          tokens_for_kernels(inputs.key),
-          tokens_for_kernels(inputs.value),
-          tokens_for_kernels(inputs.pooled_key),
-          tokens_for_kernels(inputs.pooled_value),
-          dense(inputs.window_bias),
-          dense(in_whole_runs(inputs.pooled_bias)),
-          dense(inputs.pooled_bias_rows),
-          dense(inputs.token_weights)};
+inline Inputs for_kernels(Inputs inputs) {
+  for (Tensor* tokens : {&inputs.query, &inputs.key, &inputs.value, &inputs.pooled_key, &inputs.pooled_value})
+    *tokens = tokens_for_kernels(*tokens);
+  inputs.window_bias = dense(inputs.window_bias), inputs.pooled_bias = dense(in_whole_runs(inputs.pooled_bias));
+  inputs.pooled_bias_rows = dense(inputs.pooled_bias_rows), inputs.token_weights = dense(inputs.token_weights);
+  return inputs;
 }
 
 // The pairs of a query row and a pooled row that share a row of the bias are pairs[begin] to pairs[end - 1].

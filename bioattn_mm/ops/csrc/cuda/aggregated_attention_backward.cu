@@ -536,11 +536,8 @@ Inputs aggregated_attention_backward_sums(
   const Tensor bias_of_keys = dense(in_whole_runs(any_inputs.pooled_bias.permute({0, 1, 3, 2})));
   const Sizes<int64_t> s(inputs);
   Inputs grad;
-  grad.query = empty_like(any_inputs.query);
-  grad.key = empty_like(any_inputs.key);
-  grad.value = empty_like(any_inputs.value);
-  grad.pooled_bias = empty_like(any_inputs.pooled_bias);
-  grad.token_weights = empty_like(any_inputs.token_weights);
+  grad.query = empty_like(inputs.query), grad.key = empty_like(inputs.key), grad.value = empty_like(inputs.value);
+  grad.pooled_bias = empty_like(any_inputs.pooled_bias), grad.token_weights = empty_like(inputs.token_weights);
   const auto floats = logsumexp.options();
   const Tensor statistics = empty({s.batch, s.heads, s.height, round_up(s.width, kTile), 2}, floats);
 

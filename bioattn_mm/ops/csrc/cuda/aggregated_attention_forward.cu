@@ -186,9 +186,8 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
       offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ",
       offsets, " window offsets");
   const Tensor& query = inputs.query;
-  Tensor output = empty(query.sizes(), query.options());
-  const Tensor rounding = empty_rounding(query, for_backward);
-  Tensor logsumexp = empty(query.sizes().slice(0, 4), query.options().dtype(kFloat));
+  const Tensor output = empty_like(query), rounding = empty_rounding(query, for_backward);
+  const Tensor logsumexp = empty(query.sizes().slice(0, 4), query.options().dtype(kFloat));
   for_float_dtypes(query, [&](auto zero) {
     using T = decltype(zero);
     const Arguments<T> p(inputs);

@@ -25,7 +25,9 @@ struct Sizes {
       : batch(static_cast<int>(x.size(0))),
         height(static_cast<int>(x.size(1))),
         width(static_cast<int>(x.size(2))),
-        channels(static_cast<int>(x.size(3) / 2)) {}
+        channels(static_cast<int>(x.size(3) / 2)) {
+    check_value(channels % 2 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
+  }
 
   int tiles() const { return batch * tile_rows * tile_columns; }
   int blocks() const { return tiles() * groups; }
@@ -346,15 +348,10 @@ Parameters parameters_of(const std::optional<Tensor>& x_bias, const Tensor& weig
   return {kernel_argument<const float*>(x_bias), DataOf{weight}, DataOf{bias}};
 }
 
-void check_channels(const Tensor& x) {
-  check_value(x.size(3) % 4 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
-}
-
 }  // namespace
 
 Tensor gated_convolution_forward_cuda(
     const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
-  check_channels(x);
   const Sizes s(x);
   const Parameters parameters = parameters_of(x_bias, weight, bias);
   Tensor output = empty({s.batch, s.height, s.width, s.channels}, x.options());
@@ -368,15 +365,12 @@ Tensor gated_convolution_forward_cuda(
 GatedConvolutionGradients gated_convolution_backward_cuda(
     const Tensor& grad_output, const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight,
     const Tensor& bias) {
-  check_channels(x);
   const Sizes s(x);
   const Parameters parameters = parameters_of(x_bias, weight, bias);
-  const auto floats = bias.options();
-  Tensor grad_x = empty(x.sizes(), x.options());
-  const Tensor grad_convolution = empty(grad_output.sizes(), x.options());
-  const Tensor parts = empty({s.tiles(), kSums, s.channels}, floats);
-  Tensor grad_x_bias = empty({2 * s.channels}, floats), grad_bias = empty({s.channels}, floats);
-  Tensor grad_weight = empty({s.channels, 1, 3, 3}, floats);
+  const Tensor grad_x = empty_like(x), grad_convolution = empty_like(grad_output);
+  const Tensor parts = empty({s.tiles(), kSums, s.channels}, bias.options());
+  const Tensor grad_x_bias = empty({2 * s.channels}, bias.options());
+  const Tensor grad_weight = empty_like(weight), grad_bias = empty_like(bias);
   for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
     launch(

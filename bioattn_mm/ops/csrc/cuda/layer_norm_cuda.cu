@@ -337,8 +337,7 @@ AddNormResults add_norm_forward_cuda(
     const std::optional<Tensor>& factor, const Tensor& weight, const Tensor& bias, double eps) {
   const Sizes s(x, 1);
   const Tensor sum = empty_like(x), output = empty_like(x);
-  const auto statistics = x.options().dtype(kFloat);
-  const Tensor mean = empty(x.sizes().slice(0, 3), statistics), rstd = empty(x.sizes().slice(0, 3), statistics);
+  const Tensor mean = empty(x.sizes().slice(0, 3), x.options().dtype(kFloat)), rstd = empty_like(mean);
   for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
     launch(
@@ -373,8 +372,7 @@ GeluPoolNormResults gelu_pool_norm_forward_cuda(
     double eps) {
   const Cells cells(x, height, width, 1);
   const Tensor output = empty({x.size(0), height, width, x.size(3)}, x.options()), pooled = empty_like(output);
-  const auto statistics = x.options().dtype(kFloat);
-  const Tensor mean = empty({x.size(0), height, width}, statistics), rstd = empty_like(mean);
+  const Tensor mean = empty({x.size(0), height, width}, x.options().dtype(kFloat)), rstd = empty_like(mean);
   for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
     launch(
