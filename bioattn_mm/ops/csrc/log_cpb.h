@@ -38,9 +38,8 @@ inline void check_log_cpb_table_backward(
       "grad_table", grad_table, sizes_of_mlps(weight, {weight.size(-2), vertical.size(0), horizontal.size(0)}));
 }
 
-// The kernels of a device, for float32 or float64: vertical (R), horizontal (C), hidden_weight (hidden, 2),
-// hidden_bias (hidden), weight (heads, hidden), bias (heads); gives (heads, R, C). All but the first two may have
-// MLPs as first axis.
+// The kernels of a device, for float32 or float64: vertical (R), horizontal (C), and of one MLP or more hidden_weight
+// (hidden, 2), hidden_bias (hidden), weight (heads, hidden), bias (heads); the table is (heads, R, C).
 using LogCPBForward = Tensor(
     const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
     const Tensor& weight, const Tensor& bias);

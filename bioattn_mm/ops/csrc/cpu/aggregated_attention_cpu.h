@@ -94,15 +94,14 @@ struct PooledTokens {
   // Copies the tokens of a head of an image; `unit` makes them unit vectors.
   template <typename Data>
   void load(const Data& source, int64_t batch_head, bool unit) {
-    const int64_t channels = s.channels;
     T *token = tokens.data() + batch_head * size, *inverse_norm = inverse_norms.data() + batch_head * s.padded_pooled;
     for (int64_t v = 0; v < s.pooled_width; ++v)
       for (int64_t u = 0; u < s.pooled_height; ++u, token += row_size, ++inverse_norm) {
         const auto* data = source.at(batch_head, u, v);
-        for (int64_t c = 0; c < channels; ++c) token[c] = static_cast<T>(data[c]);
+        for (int64_t c = 0; c < s.channels; ++c) token[c] = static_cast<T>(data[c]);
         if (!unit) continue;
-        *inverse_norm = 1 / std::max(std::sqrt(dot(token, token, channels)), T(kSmallestNorm));
-        for (int64_t c = 0; c < channels; ++c) token[c] *= *inverse_norm;
+        *inverse_norm = 1 / std::max(std::sqrt(dot(token, token, s.channels)), T(kSmallestNorm));
+        for (int64_t c = 0; c < s.channels; ++c) token[c] *= *inverse_norm;
       }
     lay_out(
         tokens.data() + batch_head * size, row_elements.data() + (kRowsAreTokens ? 0 : batch_head * size),

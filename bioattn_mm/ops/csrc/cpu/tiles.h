@@ -17,9 +17,8 @@ struct alignas(64) TileConfiguration {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// products = a . b, or where it adds products += a . b, for `a` (rows, pairs) and `b` (pairs, columns) of bf16x2,
-// whose pairs are along the sum, and float32 products with the row stride of `b`. Rows are a multiple of 2 * kTile,
-// pairs and columns of kTile.
+// products = a . b, or where it adds products += a . b: `a` (rows, pairs) and `b` (pairs, columns) are bf16x2, paired
+// along the sum, products float32 with the row stride of `b`. Rows are in 2 * kTile, pairs and columns in kTile.
 BIOATTN_KERNEL void multiply_tiles(
     float* products, const BFloat16x2* a, int64_t a_stride, const BFloat16x2* b, int64_t b_stride, int64_t rows,
     int64_t columns, int64_t pairs, bool adds) {
