@@ -401,7 +401,7 @@ def test_every_instruction(cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPat
         (dict(channels=12), torch.float32, 'takes 8, 16, ... 64 channels a head, got 12'),
         (dict(channels=72), torch.float32, 'takes 8, 16, ... 64 channels a head, got 72'),
         (dict(window_size=11), torch.float32, 'takes windows of 3, 5, 7 and 9, got 121 window offsets'),
-        (dict(), torch.float64, 'takes float32, float16 and bfloat16, got (Double|float64)'),
+        (dict(), torch.float64, r'takes .*, got (Double|float64)'),
     ],
 )
 def test_what_the_kernels_do_not_take(cuda: Place, sizes: dict, dtype: torch.dtype, message: str) -> None:
