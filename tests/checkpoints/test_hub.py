@@ -185,6 +185,7 @@ print(float(model.backbone.stages[0].norm.bias.sum()))
 """
 
 
+@pytest.mark.slow
 def test_in_a_new_process(repository: tuple[str, Path], tmp_path: Path, backbone: BaseModule) -> None:
     address, folder = repository
     torch.nn.init.ones_(backbone.stages[0].norm.bias)
