@@ -123,6 +123,8 @@ def test_noise_has_mean_zero_and_unit_range():
     values = noise(np.random.default_rng(0), 200, 180, 40, 36)
     assert values.dtype == np.float32 and values.shape == (200, 180)
     assert abs(values.mean()) < 0.1 and 0.2 < values.std() < 0.7
+    values = noise(FixedChance(0.5), 64, 64, 4, 4)
+    np.testing.assert_allclose(values, values.T, atol=1e-5)  # rows and columns alike
 
 
 # As `looks` finds them: area, column, row, red, green and blue.
