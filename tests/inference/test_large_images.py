@@ -12,7 +12,6 @@ from bioattn_mm import Predictor
 from bioattn_mm.inference.label_maps import labels_alone
 from bioattn_mm.inference.results import Results
 from bioattn_mm.runtime import drawing
-from bioattn_mm.runtime.predictions import Segmentation
 
 from .conftest import CONFIGS
 
@@ -67,16 +66,3 @@ def test_a_large_image_is_drawn_smaller(
     if task == 'segmentation':
         labels = mmcv.imread(str(tmp_path / 'out/labels/large.png'), 'unchanged')
         assert labels.shape[:2] == (40, 60)
-
-
-def test_drawing_finds_a_place_for_names_in_few_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = np.zeros((200, 300), np.uint8)
-    labels[:, 150:] = 1
-    image = np.full((200, 300, 3), 90, np.uint8)
-    palette = [(255, 0, 0), (0, 0, 255)]
-    whole = drawing.draw(image, Segmentation(labels), ('a', 'b'), palette, 0.5)
-    monkeypatch.setattr(drawing, 'MAX_SOUGHT', 600)
-    sought = drawing.draw(image, Segmentation(labels), ('a', 'b'), palette, 0.5)
-    # The plates have moved by less than the step.
-    differs = np.argwhere((whole != sought).any(-1))
-    assert len(differs) < 0.02 * labels.size
