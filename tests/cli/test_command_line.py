@@ -4,6 +4,7 @@ import argparse
 import pickle
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from mmengine.config import Config
@@ -28,13 +29,15 @@ def parsed(*options: str) -> dict:
     return parser.parse_args(['--cfg-options', *options]).cfg_options
 
 
-def test_arguments_that_several_tools_share() -> None:
+def test_arguments_that_several_tools_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('bioattn_mm.cli.command_line.trust_checkpoints', trust := Mock())
     parser = ToolParser('')
     parser.add_shared(*SHARED)
     given = (
         '--log wandb mlflow --log tensorboard --amp --cuda-graphs --timm a b --timm c --compare d e --corrupt fog:1'
     )
-    args = parser.parse_args(['config.py', 'x.pth', '--device', 'cpu', *given.split()])
+    args = parser.parse_args(['config.py', '--trust-checkpoint', 'x.pth', '--device', 'cpu', *given.split()])
+    trust.assert_called_once_with()
     assert (args.log, args.amp, args.cuda_graphs) == (['wandb', 'mlflow', 'tensorboard'], 'float16', 16)
     assert (args.timm, args.compare, args.corrupt) == ([['a', 'b'], ['c']], [['d', 'e']], ['fog:1'])
     assert model_options(args) == dict(device='cpu', mini=False, cfg_options=None, bias_mode=None, amp='float16')

@@ -1,6 +1,7 @@
 """The page in a real browser, headless Chromium driven by Playwright, and the command that serves it."""
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -86,6 +87,7 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     click(page, 'prediction', 0.5, 0.25)
     wait_for_change(page, 'prediction', first)
     field = source(page, 'field')
+    page.locator('#about_field').filter(has_text=re.compile('0.001 or less.*largest = 1', re.DOTALL)).wait_for()
     changed = np.argwhere((pixels(page, 'prediction') != plain).any(-1))
     np.testing.assert_allclose(changed.mean(0), (266, 200), atol=10)
     heat = pixels(page, 'attention')
