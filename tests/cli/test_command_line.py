@@ -217,7 +217,8 @@ def test_an_error_with_options_that_may_be_to_blame(late: bool, monkeypatch, cap
 )
 def test_values_that_cannot_be(options: list[str], message: str) -> None:
     parser = ToolParser('')
-    parser.add_backbone_arguments('files', max_images=3)
+    parser.add_backbone_arguments('files', max_images=3, size=(48, 64))
+    assert parser.parse_args(['config.py', '--out', 'x']).size == (48, 64)
     args = parser.parse_args(['config.py', '--out', 'x', '--size', '32', '64', '--device', 'cpu'])
     assert (args.checkpoint, args.size, args.max_images, args.device) == (None, [32, 64], 3, 'cpu')
     with pytest.raises(InputError, match=message):
