@@ -113,3 +113,10 @@ def test_a_run_of_the_tools(workplace: Path, tool: InProcess, monkeypatch: pytes
 def test_backend_that_does_not_exist() -> None:
     with pytest.raises(InputError, match="torch.compile has no backend 'gcc': expected one of .*inductor"):
         set_computation(Config(dict(optim_wrapper={})), compile='gcc')
+
+
+@pytest.mark.parametrize(('scope', 'dynamic'), [('mmdet', True), ('mmseg', None)])
+def test_images_of_detectors_have_many_sizes(scope: str, dynamic: bool | None) -> None:
+    config = Config(dict(default_scope=scope, optim_wrapper={}))
+    set_computation(config, compile='inductor')
+    assert config.custom_hooks == [dict(type='bioattn_mm.CompileHook', backend='inductor', dynamic=dynamic)]

@@ -33,8 +33,19 @@ def test_data_sizes_and_schedule_shrink_and_the_architecture_stays(config: Confi
     assert crop.crop_size == mini.model.data_preprocessor.size == (128, 128)
     assert tuple(resize.scale) == (512, 128)
     assert mini.model.test_cfg == dict(mode='slide', crop_size=(128, 128), stride=(85, 85))
-    assert mini.train_cfg.max_iters == mini.param_scheduler[-1].end == 200
-    assert mini.train_dataloader.batch_size == 2 and mini.randomness == dict(seed=0)
+    assert mini.train_cfg == dict(type='IterBasedTrainLoop', max_iters=200, val_interval=100)
+    assert mini.param_scheduler == [
+        dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=20),
+        dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=20, end=200),
+    ]
+    loader, hooks = mini.train_dataloader, mini.default_hooks
+    assert (loader.batch_size, loader.num_workers, loader.persistent_workers) == (2, 2, True)
+    assert loader.sampler == dict(type='InfiniteSampler', shuffle=True)
+    assert not mini.val_dataloader.persistent_workers and mini.val_dataloader.num_workers == 1
+    assert (hooks.logger.interval, hooks.logger.log_metric_by_epoch) == (10, False)
+    assert (hooks.checkpoint.interval, hooks.checkpoint.by_epoch, hooks.checkpoint.max_keep_ckpts) == (100, False, 1)
+    assert mini.log_processor == dict(by_epoch=False) and not mini.env_cfg.cudnn_benchmark
+    assert mini.randomness == dict(seed=0)
 
     backbone = mini.model.backbone
     assert (backbone.arch, backbone.init_cfg, backbone.drop_path_rate) == ('base', None, 0)
