@@ -114,6 +114,7 @@ def test_mmseg(place: Path, forked: Callable) -> None:
     process = forked(
         '-m', 'bioattn_mm', 'mmseg/.mim/tools/train.py', UPERNET, '--work-dir', 'segmentor', *OPTIONS,
         'train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2',
+        'test_pipeline.1.scale=(256,128)',  # which mmseg's APIs take
     )  # fmt: skip
     assert 'mIoU: ' in process.stdout
     trained = ('segmentor/upernet_small.py', 'segmentor/iter_2.pth')

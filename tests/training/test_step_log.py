@@ -187,7 +187,7 @@ def test_health_of_several_starts() -> None:
         line(11, time=60.0),
         line(12, memory=200, **{'decode.loss_ce': None}),
         dict(step=12, mIoU=10.0),
-        line(13, time=5.0, hook_time=4.0),
+        line(13, time=5.0, hook_time=2.4),  # computing takes longer, but hooks grew most
     ]
     summary = health(lines)
     assert (summary['steps'], summary['starts'], summary['resumed']) == (13, 2, 1)
@@ -201,6 +201,11 @@ def test_health_of_several_starts() -> None:
     assert '2, 1 of them from a checkpoint' in text
 
 
-def test_health_without_a_step() -> None:
+def test_health_without_a_step_and_with_many_bad_ones() -> None:
     summary = health([dict(step=0, start=dict(resumed=False))])
     assert summary['steps'] == 0 and summary['step_time'] is None and summary['peak_memory'] is None
+    assert summary['stalls'] == dict(count=0, seconds=0.0, longest=[])
+    lines = [line(step, loss=None, time=9.0 if step % 4 == 0 else 1.0) for step in range(1, 30)]
+    summary = health(lines)
+    assert summary['nonfinite'] == dict(count=29, first=[1, 2, 3, 4, 5])
+    assert summary['stalls']['count'] == 7 and len(summary['stalls']['longest']) == 5
