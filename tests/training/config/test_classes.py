@@ -109,14 +109,14 @@ def test_classifiers() -> None:
         dict(
             model=dict(head=dict(num_classes=1000, topk=(1, 5)), train_cfg=dict(augments=dict(num_classes=1000))),
             data_preprocessor=dict(num_classes=1000),
-            val_evaluator=[dict(type='Accuracy', topk=(1, 5)), dict(type='Accuracy', topk=5)],
+            val_evaluator=[dict(type='Accuracy', topk=(1, 3, 5)), dict(type='Accuracy', topk=5)],
             test_evaluator=dict(type='Accuracy', topk=(5,)),
         )
     )
     set_classes(config, CLASSES)
     assert config.model == dict(head=dict(num_classes=3, topk=(1,)), train_cfg=dict(augments=dict(num_classes=3)))
     assert config.data_preprocessor.num_classes == 3
-    assert [each.topk for each in config.val_evaluator] == [(1,), 3]
+    assert [each.topk for each in config.val_evaluator] == [(1, 3), 3]
     assert config.test_evaluator.topk == (1,)
 
 
