@@ -27,7 +27,7 @@ model = dict(
 )
 """
 DETECTORS = """
-import json, sys
+import copy, json, sys
 import bioattn_mm
 import torch
 from mmdet.apis import DetInferencer, inference_detector, init_detector
@@ -39,9 +39,9 @@ for config in (dino, stock):
 dino.model.test_cfg.max_per_img = 20
 
 def found(config, weights):
-    inferencer = DetInferencer(config, weights, device='cpu', show_progress=False)
+    inferencer = DetInferencer(copy.deepcopy(config), weights, device='cpu', show_progress=False)
     results = inferencer(image, out_dir=f'drawn_{weights}', pred_score_thr=0.0)
-    model = init_detector(config, weights, device='cpu')
+    model = init_detector(copy.deepcopy(config), weights, device='cpu')
     instances = inference_detector(model, image).pred_instances
     masks = instances.masks.flatten(1).sum(1).tolist() if 'masks' in instances else []
     return dict(
@@ -50,7 +50,7 @@ def found(config, weights):
     )
 
 torch.manual_seed(0)
-untrained = init_detector(dino, device='cpu')
+untrained = init_detector(copy.deepcopy(dino), device='cpu')  # which changes the config
 untrained.init_weights()  # init_detector without a checkpoint leaves DINO's level embedding as memory was
 torch.save(dict(state_dict=untrained.state_dict(), meta={}), 'dino.pth')
 stock = init_detector(stock, device='cpu')
