@@ -36,7 +36,7 @@ from mmengine.config import Config
 mask_rcnn, dino, stock = map(Config.fromfile, paths)
 for config in (dino, stock):
     config.test_dataloader.dataset.pipeline[1].scale = (256, 128)
-dino.model.test_cfg.max_per_img = 20
+dino.model.num_queries = dino.model.test_cfg.max_per_img = 20
 
 def found(config, weights):
     inferencer = DetInferencer(copy.deepcopy(config), weights, device='cpu', show_progress=False)
