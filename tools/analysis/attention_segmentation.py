@@ -188,7 +188,7 @@ def draw(samples: list[Sample], models: dict[str, list[tuple]], measures: dict[s
     """
     (measure, name_of_measure), *_ = measures.items()
     columns = 1 + len(models)
-    figure, axes = panels(len(samples) * columns, columns, 2.6, 2.3, 0)
+    figure, axes = panels(len(samples) * columns, columns, 2.6, 2.3)
     for number, sample in enumerate(samples):
         picture = mmcv.imread(str(sample.image), channel_order='rgb')
         first, *others = axes[number * columns : (number + 1) * columns]
