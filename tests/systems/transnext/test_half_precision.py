@@ -47,6 +47,37 @@ def test_gradients_of_float16() -> None:
         assert (got - want).norm() < 0.05 * want.norm() + 1e-4
 
 
+def test_scaled_gradients_of_float16() -> None:
+    def train() -> tuple[list[bool], list[float], list[Tensor]]:
+        """Which steps are taken, losses, and the weights after the last of them."""
+        backbone = model()
+        optimizer = torch.optim.SGD(backbone.parameters(), 0.1)
+        # A scale with which the first gradients are infinite, halved in each such step.
+        scaler = torch.amp.GradScaler('cpu', init_scale=2.0**24, backoff_factor=2.0**-6)
+        taken, losses = [], []
+        for seed in range(4):
+            torch.manual_seed(seed)
+            with torch.autocast('cpu', torch.float16):
+                outputs = backbone(torch.randn(2, 3, 64, 48))
+            loss = sum(output.float().square().mean() for output in outputs)
+            before = backbone.stages[0].patch_embed.proj.weight.detach().clone()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(backbone.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            taken.append(not torch.equal(before, backbone.stages[0].patch_embed.proj.weight))
+            losses.append(loss.item())
+        return taken, losses, [parameter.detach() for parameter in backbone.parameters()]
+
+    results = train()
+    taken = results[0]
+    assert taken == sorted(taken) and set(taken) == {False, True}
+    assert all(weight.isfinite().all() for weight in results[2])
+    torch.testing.assert_close(results, train(), rtol=0, atol=0)
+
+
 class Wrapped(nn.Module):
     """A model with a backbone."""
 

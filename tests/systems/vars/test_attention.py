@@ -46,6 +46,21 @@ def convolution_matrix(layer: ConvolutionalSparseReconstruction, grid: tuple[int
     return matrix.reshape(len(kernel), -1, height * width).transpose(1, 2)
 
 
+@pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
+@pytest.mark.parametrize('sparsity', [0.0, 0.05, 0.3, 2.0])
+def test_objective_does_not_rise(kind: str, sparsity: float) -> None:
+    layer = layer_of(kind, 32, 2, (6, 7), num_steps=30, sparsity=sparsity, threshold='soft').double()
+    x = 5 * torch.randn(2, 6, 7, 32, dtype=torch.float64)
+    dictionary, states = layer.recurrent_states(x)
+    assert states.shape == (31, 2, 2, dictionary.shape[-1], 16)
+    value = layer.qkv(x)[..., 32:].reshape(2, 42, 2, 16).transpose(1, 2)
+    energy = (value - dictionary @ states).square().sum((-2, -1)) / 2 + sparsity * states.abs().sum(
+        (-2, -1)
+    )  # eq. 10
+    assert (energy.diff(dim=0) <= 1e-12 * energy[:-1]).all()
+    assert (energy[-1] < 0.999 * energy[0]).all()
+
+
 @pytest.mark.parametrize('grid', [(4, 6), (5, 8), (3, 3)])
 @pytest.mark.parametrize('sparsity', [0.0, 0.3, 1.0])
 def test_objective_of_the_convolution_does_not_rise(grid: tuple[int, int], sparsity: float) -> None:
