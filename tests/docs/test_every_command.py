@@ -20,7 +20,9 @@ WORDS = {
     r'\bCONFIG\b': 'configs/transnext/upernet_micro_ade20k.py',
     r'\bCHECKPOINT\b': 'upernet_micro.pth',
     # The models of docs/results.md and their data, which not everybody has.
-    r'work_dirs/results/runs/cifar10-[\w-]+/(?:sample/)?(cifar10_\w+\.py)': r'benchmarks/results/configs/\1',
+    r'work_dirs/(?:results/runs/cifar10-[\w-]+|cifar10_\w+_cifar10)/(?:sample/)?(cifar10_\w+\.py)': (
+        r'benchmarks/results/configs/\1'
+    ),
     r'work_dirs/results/runs/camvid-upernet-[\w-]+/upernet\w*\.py': 'configs/transnext/upernet_micro_ade20k.py',
     r'work_dirs/results/runs/camvid-upernet-[\w-]+/iter_\d+\.pth': 'upernet_micro.pth --mini',
     r'work_dirs/results/data/camvid/images/val': 'data/mini/ADEChallengeData2016/images/validation',
