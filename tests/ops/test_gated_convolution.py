@@ -9,7 +9,7 @@ from torch import Tensor
 from bioattn_mm.ops import backends, gated_convolution, gated_convolution_reference
 from bioattn_mm.systems.transnext import ConvGLU
 from tests.ops.conftest import Backend, needs_cuda, needs_library
-from tests.ops.test_cuda_kernels import Place, check, gate, inputs_of
+from tests.ops.kernels import Place, check, gate, inputs_of
 
 GATE = 'gate after a linear layer'
 

@@ -19,7 +19,7 @@ from bioattn_mm.systems.transnext import LogCPB, TransNeXt
 from bioattn_mm.systems.transnext.position_bias import _coordinates, _offset_index
 from tests.ops.conftest import needs_library
 from tests.ops.cuda_on_cpu import CUDAOnCPU
-from tests.ops.test_cuda_kernels import KERNELS
+from tests.ops.kernels import KERNELS
 from tests.systems.common.small_backbones import CASES, build
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'

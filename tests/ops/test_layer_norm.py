@@ -6,7 +6,7 @@ import torch
 from bioattn_mm.ops import backends
 from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import needs
-from tests.ops.test_cuda_kernels import Place, check, inputs_of
+from tests.ops.kernels import Place, check, inputs_of
 
 pytestmark = needs('operators')
 

@@ -132,7 +132,7 @@ def test_a_detector_from_weights_of_other_classes(tmp_path: Path, tool: InProces
     config = work_dir / 'mask_rcnn_small.py'
     ap50, mixed = (tested(name, *amp) for name, amp in (('on_new', ()), ('mixed', ('--amp', 'bfloat16'))))
     assert ap50 > 2 * constant_ap50(new / 'annotations.json') and ap50 > 20
-    assert mixed == pytest.approx(ap50, abs=2)
+    assert mixed == pytest.approx(ap50, abs=5)  # one detection more or less is worth a point
 
     inferencer = DetInferencer(str(config), str(checkpoint), device='cpu', show_progress=False)
     assert tuple(inferencer.model.dataset_meta['classes']) == CLASSES

@@ -104,14 +104,14 @@ def test_mixed_precision(workplace: Path, trained: Path, tool: InProcess) -> Non
 def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InProcess) -> None:
     arguments = (
         'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_60.pth', '--mini', '--out', 'extrapolation',
-        '--sizes', '65', '--cfg-options', 'test_dataloader.dataset.indices=4', *NO_WORKERS,
+        '--sizes', '128', '--cfg-options', 'test_dataloader.dataset.indices=4', *NO_WORKERS,
     )  # fmt: skip
     tool(workplace, *arguments)
     rows = read_csv(workplace / 'extrapolation/table.csv')
     assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear', 'unscaled']
     assert all(float(row['value']) > 0 and float(row['seconds_per_image']) > 0 for row in rows)
     # Another pooled grid gives other predictions.
-    assert rows[2]['value'] != rows[0]['value']
+    assert rows[2]['value'] != rows[0]['value'], rows
     assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
     assert 'extrapolation/table.csv is there already' in tool.refused(workplace, *arguments)
 

@@ -1,0 +1,87 @@
+"""The operators as their kernels are tested: with tensors, tolerances and places of their own."""
+
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bioattn_mm.ops import add_norm, gated_convolution, gelu_pool_norm
+from bioattn_mm.ops.samples import OPERATORS, Operator, make_add_norm, make_gated_convolution
+from tests.ops.cuda_on_cpu import CUDAOnCPU
+from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs, to_double
+
+EPS = 1e-3
+
+
+def make_aggregated_attention(**sizes: object) -> list[Tensor]:
+    inputs = aggregated_attention_inputs(**sizes, dtype=torch.float32)
+    return [inputs.pop('query') / max(sizes.get('channels', 8), 1) ** 0.5, *inputs.values()]
+
+
+def make_gate(**sizes: object) -> list[Tensor]:
+    inputs = make_gated_convolution(**sizes)
+    return [*inputs, torch.randn(inputs[0].shape[-1])]
+
+
+def gate(x: Tensor, weight: Tensor, bias: Tensor, x_bias: Tensor, backend: str | None) -> Tensor:
+    return gated_convolution(x, weight, bias, backend, x_bias)
+
+
+def both_results(*inputs: Tensor, backend: str) -> Tensor:
+    x, branch, weight, bias, factor, branch_bias = (*inputs, None, None)[:6]
+    return torch.stack(add_norm(x, branch, weight, bias, EPS, factor, branch_bias, backend))
+
+
+def pool_norm(grid: tuple[int, int]) -> Operator:
+    return replace(OPERATORS['gelu_pool_norm'], run=partial(gelu_pool_norm, grid=grid, eps=EPS))
+
+
+KERNELS = OPERATORS | {
+    'aggregated_attention': replace(OPERATORS['aggregated_attention'], make=make_aggregated_attention),
+    'cosine_attention': replace(
+        OPERATORS['cosine_attention'], make=partial(cosine_attention_inputs, dtype=torch.float32)
+    ),
+    'gate after a linear layer': replace(
+        OPERATORS['gated_convolution'], run=gate, make=make_gate, full_precision=(1, 2, 3)
+    ),
+    'add_norm, both results': replace(OPERATORS['add_norm'], run=both_results),
+    'add_norm of two tensors': replace(
+        OPERATORS['add_norm'],
+        run=both_results,
+        make=lambda **sizes: make_add_norm(**sizes)[:4],
+        full_precision=(),
+        constants=(),
+    ),
+    'gelu_pool_norm': pool_norm((2, 3)),
+    **{f'gelu_pool_norm to {h} x {w}': pool_norm((h, w)) for h, w in ((1, 1), (2, 2), (4, 9))},
+}
+# Errors of attention and of the others, as fractions of the largest number of a result.
+TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (5e-3, 4e-3), torch.bfloat16: (4e-2, 2e-2)}
+
+
+class Place(NamedTuple):
+    """Where kernels run: the device of their tensors, the backend, and what stands for a GPU."""
+
+    device: str
+    backend: str = 'cuda'
+    emulation: CUDAOnCPU | None = None
+
+
+def check(name: str, inputs: list[Tensor], place: Place, tolerance: float | None = None) -> None:
+    """Values and gradients are those of the formula in float64."""
+    inputs, operator = [tensor.to(place.device) for tensor in inputs], KERNELS[name]
+    allowed = tolerance or TOLERANCE.get(inputs[0].dtype, (1e-12, 1e-12))['attention' not in name]
+    smallest = 0.1 if 'cosine' in name else float('norm' in name)  # sums in which large terms cancel are near 0
+    wanted = operator.values_and_gradients([*map(to_double, inputs)], 'reference')
+    dtypes = [tensor.dtype for tensor in (inputs[0], *operator.leaves(inputs))]
+    results = zip(operator.values_and_gradients(inputs, place.backend), wanted, dtypes, strict=True)
+    for number, (result, want, dtype) in enumerate(results):
+        assert result.dtype == dtype
+        atol = allowed * max(want.abs().max().item(), smallest) if want.numel() else 0
+        torch.testing.assert_close(result.double(), want, rtol=0, atol=atol, msg=lambda m: f'{number}: {m}')  # noqa: B023
+
+
+def inputs_of(name: str, dtype: torch.dtype = torch.float32, **sizes: object) -> list[Tensor]:
+    return KERNELS[name].inputs(sizes, 'cpu', dtype)
