@@ -42,7 +42,9 @@ def test_layer_norm_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [{tensor.dtype for tensor in tensors} for tensors in results] == [{torch.bfloat16}, {torch.float32}]
 
 
+@needs('operators')
 def test_gradients_of_float16() -> None:
+    """Operators sum in float32; in formulas small gradients of float16 vanish without a scale."""
     for got, want in zip(step(model(), torch.float16)[1], step(model())[1], strict=True):
         assert (got - want).norm() < 0.05 * want.norm() + 1e-4
 
