@@ -10,7 +10,7 @@ from .registration import differentiable
 
 # The most channels of the CUDA kernels: of their sums over the tokens, shared memory has to hold those of a warp.
 MAX_CHANNELS = 4096
-# The fewest channels of the CPU's: a vector of the widest, 64 bytes.
+# The CPU kernels take at least one vector of channels, of 64 bytes in the widest instruction set.
 MIN_CHANNELS = 16
 
 
@@ -49,10 +49,11 @@ def add_norm(
         name: (t, x.shape[3:]) for name, t in dict(weight=weight, bias=bias, branch_bias=branch_bias).items()
     }
     check_fits('x', x, x.dtype, branch=(branch, x.shape), **of_channels)
-    check_fits('x', x, torch.promote_types(x.dtype, torch.float32), factor=(factor, x.shape[:1]))
+    full = torch.promote_types(x.dtype, torch.float32)
+    check_fits('x', x, full, factor=(factor, x.shape[:1]))
     if choose_backend(x.device, backend, why_not_norm(x, 'add_norm')) != 'reference':
         if x.device.type == 'cpu':
-            weight, bias = (tensor.to(torch.promote_types(x.dtype, torch.float32)) for tensor in (weight, bias))
+            weight, bias = weight.to(full), bias.to(full)
         output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
         return total, output
     branch = branch if branch_bias is None else branch + branch_bias

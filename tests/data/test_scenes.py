@@ -127,7 +127,7 @@ def test_noise_has_mean_zero_and_unit_range():
     np.testing.assert_allclose(values, values.T, atol=1e-5)  # rows and columns alike
 
 
-# As `looks` finds them: area, column, row, red, green and blue.
+# Each row is what `looks` finds: area, column, row, red, green and blue.
 KIND_LOOKS = {
     'broadleaf': (1.016e04, 199.6, 111.4, 111.9, 146.7, 66.16),
     'conifer': (5964, 200.1, 136.5, 45.39, 94.3, 67.69),

@@ -22,7 +22,7 @@ import transformers  # noqa: E402
 from transformers import AutoBackbone, TimmBackboneConfig  # noqa: E402
 
 PYRAMIDS = ('TransNeXt', 'GABSwin')
-# With four stages or blocks that Mask2Former and DPT may take.
+# Mask2Former and DPT take four stages or blocks, which these have.
 FOUR_BLOCKS = ARCH | dict(VARS=ARCH['VARS'] | dict(depths=[2, 2]))
 # Heads of transformers, made small.
 COMMON = dict(num_queries=5, num_labels=3, encoder_layers=1, decoder_layers=1)

@@ -105,7 +105,7 @@ def turing(emulation_folder: Path) -> CUDAOnCPU:
     return CUDAOnCPU('turing_on_cpu', emulation_folder, capability=750)
 
 
-# By default test_cuda_on_cpu.py tests the functions that are different on Turing.
+# Turing is left to `every_kernel`: test_cuda_on_cpu.py tests the functions that are different there.
 @pytest.fixture(params=[*ON_CUDA, pytest.param('turing on cpu', marks=pytest.mark.every_kernel)])
 def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
     if request.param == 'cuda':

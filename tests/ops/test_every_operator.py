@@ -163,7 +163,7 @@ def test_half_precision_is_a_format_of_storage(name: str, dtype: torch.dtype, ba
             torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-2 * scale)
 
 
-# By operator and sizes: the limit of numbers in a chunk, which holds two rows, and how often PyTorch is called.
+# Each row has an operator, sizes, the limit of elements in a chunk, which holds two rows, and PyTorch's calls.
 CHUNKS = [
     ('aggregated_attention', dict(grid=(9, 6)), (reference, 'MAX_WEIGHTS_PER_CHUNK'), 720, (reference, '_attend'), 5),
     (

@@ -142,7 +142,7 @@ RIGHT = (
     lambda draw, tensor: tensor.contiguous().as_strided(tensor.shape, (1,) * tensor.dim()),
 )
 OTHER_DTYPES = (*DTYPES, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
-# What does not fit. An exception that is raised for one tensor must not hide what another does.
+# These changes do not fit the other tensors. An exception for one tensor must not hide what another does.
 WRONG = (
     *(of_another_shape, of_another_shape, out_of_range, *RIGHT),
     lambda draw, tensor: tensor.to(draw.choice([dtype for dtype in OTHER_DTYPES if dtype != tensor.dtype])),

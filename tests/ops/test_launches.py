@@ -160,7 +160,7 @@ def test_kernels_of_an_operator(
     operator = KERNELS[name]
     sizes, dtype = {}, torch.float32
     if name == 'cosine_attention':
-        # Of other widths, attention pads the table.
+        # Attention pads the table of other widths.
         sizes, dtype = dict(grid=(9, 16), pooled_grid=(3, 8), channels=24), torch.bfloat16
     inputs = operator.inputs(sizes, 'cpu', dtype)
     leaves = [t.requires_grad_() for t in operator.leaves(inputs)]

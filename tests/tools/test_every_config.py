@@ -144,7 +144,7 @@ def test_mini_dino_learns(workplace: Path, tool: InProcess) -> None:
     assert last_validation(workplace / 'dino')['coco/bbox_mAP_50'] > 0.03
 
 
-# Where the names of the released weights of a backbone are recorded.
+# These files have the names of the released weights of each backbone.
 MANIFESTS = {
     'bioattn_mm.TransNeXt': 'transnext_{arch}',
     'bioattn_mm.ConViT': 'convit_{arch}',

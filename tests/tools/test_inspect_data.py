@@ -325,7 +325,7 @@ def unlabelled(folder: Path) -> None:
         Image.fromarray(np.full_like(np.asarray(Image.open(path)), 255)).save(path)
 
 
-# What is done to the data, and how many problems of each kind are listed.
+# Each row is done to the data, and then so many problems of each kind are listed.
 OF_COCO = {
     another_category: {'category id out of range': 1},
     renumbered_or_left_out: {'box malformed': 1, 'annotation id twice': 1, 'image id unknown': 2 * NUM_OWN - 3},

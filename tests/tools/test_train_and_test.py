@@ -166,7 +166,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     assert 'coco/bbox_mAP' in merged and 'coco/segm_mAP' not in merged
 
 
-# What is said of the arguments of a tool; those of train.py and test.py begin with a config.
+# Arguments of a tool, and what is said of them; those of train.py and test.py begin with a config.
 NAN = 'nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; '
 BAD_INPUT = {
     'train.py README.md': 'README.md is no config: expected a .py',

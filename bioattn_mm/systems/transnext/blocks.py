@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
-from ...ops.add_norm import MAX_CHANNELS
+from ...ops.add_norm import MAX_CHANNELS, MIN_CHANNELS
 from ...ops.arguments import autocast_dtype
 from ...ops.backends import choose_backend
 from ...ops.constants import cached_constant
@@ -172,7 +172,7 @@ def _fits_kernels(block: Block, aggregates: bool, x: Tensor) -> bool:
     channels, hidden_dims = attn.proj.out_features, block.mlp.dwconv.in_channels
     if x.device.type == 'cpu':
         dtypes = torch.float32, torch.bfloat16, torch.float64
-        return dtype in dtypes and hidden_dims % 16 == 0 and channels >= 16
+        return dtype in dtypes and hidden_dims % 16 == 0 and channels >= MIN_CHANNELS
     fits = dtype != torch.float64 and hidden_dims % 2 == 0 and channels % 2 == 0 and channels <= MAX_CHANNELS
     if not aggregates:
         return fits

@@ -25,7 +25,7 @@ class Aggregate(torch.autograd.Function):
 
         The arguments are weights and biases of `q`, `kv`, `pool_proj` and `pool_norm`, what `cosine_attention` takes
         after keys and values, eps of the norm, and whether `gelu_pool_norm` pools or `gelu_pool`, whose backward
-        pass the CPU alone has. Weights have the dtype of `x`, on the CPU those of the norm may be float32.
+        pass the CPU alone has. Weights have the dtype of `x`, on the CPU those of the norm full precision.
         """
         query_weight, query_bias, key_value_weight, key_value_bias, pool_weight, pool_bias, *arguments = arguments
         norm_weight, norm_bias, *of_attention, eps, pools_with_norm = arguments
@@ -107,7 +107,7 @@ class AfterAttention(torch.autograd.Function):
         weights and biases of `proj`, `norm2`, `fc1`, `dwconv`, `fc2` and the next norm, the factors of an image's
         two branches, (B,), None for 1, eps of the norms, and whether the operator `add_norm` is compiled for the
         tokens. Linear layers have the dtype of `attended`; the bias of `fc1`, the convolution and the factors are
-        float32 or float64; norms have the dtype of `x`, on the CPU also float32.
+        float32 or float64; norms have the dtype of `x`, on the CPU full precision.
         """
         *first, fc1_weight, fc1_bias, conv_weight, conv_bias = arguments[:8]
         *second, attention_factor, mlp_factor, eps, is_one_kernel = arguments[8:]

@@ -32,7 +32,7 @@ from tests.needs import reason_of_lack
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
 DEVICE = CSRC / 'cuda' / 'device.cuh'  # what kernels have in common
-# Of the package, whose operators run on CUDA.
+# The modules of the package whose operators run on CUDA.
 MODULES = ('add_norm', 'aggregated_attention', 'cosine_attention', 'gated_convolution', 'gelu_pool', 'log_cpb')
 MODULES += ('sliding_window',)
 # Seed of the order of the threads in all tests; by default another one in each run.

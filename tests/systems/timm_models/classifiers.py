@@ -45,7 +45,7 @@ RELEASED = {
     )
 }
 ARCH = {name: case.arch for name, case in CASES.items()} | dict(VARS=RVT)
-# What a classifier takes of a backbone, where that is no map.
+# These classifiers take something else of a backbone than a map.
 OUT_TYPES = dict(ConViT='cls_token', GABViT='avg_featmap', VARS='avg_featmap')
 # A name of each class.
 NAMES = {
