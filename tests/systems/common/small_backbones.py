@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bioattn_mm.registry import MODELS
+from bioattn_mm.systems.transnext import TransNeXt
 from bioattn_mm.systems.vars.backbone import ATTENTIONS
 
 
@@ -19,24 +20,19 @@ class Case:
     strides: tuple[int, ...]
     out_channels: tuple[int, ...]
     num_stages: int
-    blocks: int
     options: dict = field(default_factory=dict)
 
 
-PLAIN = dict(strides=(16,) * 4, num_stages=12, blocks=12)
+PLAIN = dict(strides=(16,) * 4, num_stages=12)
 PYRAMID = dict(strides=(4, 8, 16, 32), num_stages=4)
 CASES = dict(
     TransNeXt=Case(
         dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1)),
         out_channels=(8, 16, 24, 32),
-        blocks=5,
         **PYRAMID,
     ),
     GABSwin=Case(
-        dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8)),
-        out_channels=(16, 32, 64, 128),
-        blocks=8,
-        **PYRAMID,
+        dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8)), out_channels=(16, 32, 64, 128), **PYRAMID
     ),
     ConViT=Case(dict(embed_dims=8, num_layers=12, num_heads=2), out_channels=(8,) * 4, **PLAIN),
     PerViT=Case(
@@ -52,20 +48,91 @@ CASES = dict(
     ),
 )
 RVT = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
+
+
+def other(name: str, options: dict, **arch: object) -> Case:
+    """A backbone of `CASES` with other arguments, and other values of `arch`."""
+    return replace(CASES[name], arch=CASES[name].arch | arch, options=options)
+
+
 # By the name of the class and what differs from `CASES`: grids and bias of TransNeXt, host and attention of VARS.
 VARIANTS = CASES | {
-    'TransNeXt A-A-A-A': replace(CASES['TransNeXt'], arch={**CASES['TransNeXt'].arch, 'sr_ratios': (16, 8, 4, 2)}),
-    'TransNeXt interpolated': replace(CASES['TransNeXt'], options=dict(bias_mode='interpolate', img_size=64)),
-    'TransNeXt pooled to 2 x 3': replace(CASES['TransNeXt'], options=dict(pool_size=(2, 3))),
+    'TransNeXt A-A-A-A': other('TransNeXt', {}, sr_ratios=(16, 8, 4, 2)),
+    'TransNeXt interpolated': other('TransNeXt', dict(bias_mode='interpolate', img_size=64)),
+    'TransNeXt pooled to 2 x 3': other('TransNeXt', dict(pool_size=(2, 3))),
     **{
-        f'VARS rvt {attention}': Case(RVT, (16, 32), (8, 16), 12, 12, dict(attention=attention))
+        f'VARS rvt {attention}': Case(RVT, (16, 32), (8, 16), 12, dict(attention=attention))
         for attention in ATTENTIONS
     },
     **{
-        f'VARS {block} {attention}': replace(
-            CASES['VARS'], arch={**CASES['VARS'].arch, 'block': block}, options=dict(attention=attention)
-        )
+        f'VARS {block} {attention}': other('VARS', dict(attention=attention), block=block)
         for block, attention in (('deit', 'vars_sd'), ('gfnet', 'global_filter'), ('gfnet', 'vars_s'))
+    },
+}
+
+
+def layer(name: str, **arguments: object) -> dict:
+    return dict(type=f'bioattn_mm.{name}', **arguments)
+
+
+# The parts that the papers' tables exchange. TransNeXt, tables 2 and 5 to 9.
+TRANSNEXT = {
+    'all tokens': dict(token_mixers=layer('LengthScaledAttention')),
+    'pixel-focused': dict(token_mixers=[*[layer('PixelFocusedAttention')] * 3, {}]),
+    'windows': dict(window_size=(3, 5, 7, 3)),
+    'no embedding': dict(token_mixers=dict(scale=layer('CosineQueryWithoutEmbedding'))),
+    'no bias': dict(position_bias=layer('NoPositionBias')),
+    'learned bias': dict(position_bias=layer('RelativePositionBias')),
+    'learned bias of all': dict(
+        position_bias=layer('RelativePositionBias'), token_mixers=layer('LengthScaledAttention')
+    ),
+    'GLU': dict(channel_mixer=layer('GLU')),
+    'type 2': dict(channel_mixer=layer('OtherConvGLU', design=2)),
+    'bias of both': dict(position_bias=layer('LogCPBOfBothPaths')),
+    'dynamic bias': dict(token_mixers=[*[layer('DynamicBiasAttention')] * 3, {}]),
+    'reduction': dict(token_mixers=layer('SpatialReductionAttention')),
+    'unscaled': TransNeXt.position_bias_settings('unscaled', 64),
+}
+# DeiT, whose blocks have one width.
+DEIT = dict(
+    arch=dict(embed_dims=(12,) * 4, depths=(1,) * 4, stem_channels=(4, 4, 4), num_heads=3),
+    stem=layer('PatchStem'),
+    position_conv=layer('NoConditionalPosition'),
+    pos_embed=layer('PositionEmbedding'),
+    out_indices=(3,),
+)
+# PerViT, tables 1, 2 and 5; the last is no row: another attention in some of the blocks.
+PERVIT = {
+    'Phi_p alone': dict(token_mixers=layer('PositionAttention')),
+    'Phi_c alone': dict(token_mixers=layer('ContentAttention')),
+    'no stem': dict(stem=layer('PatchStem')),
+    'no CPE': dict(position_conv=layer('NoConditionalPosition')),
+    'Euc + ML': dict(token_mixers=dict(position=layer('VariedPosition', with_neighbours=False))),
+    'Euc': dict(token_mixers=dict(position=layer('VariedPosition', with_neighbours=False, num_layers=1))),
+    'Lrn + N + ML': dict(
+        distance_embedding=layer('VectorDistance'),
+        token_mixers=dict(position=layer('VariedPosition')),
+        position_init='random',
+    ),
+    'Phi_c alone in the first two blocks': dict(token_mixers=[layer('ContentAttention')] * 2 + [dict()] * 10),
+}
+ABLATIONS = {
+    **{
+        f'TransNeXt {name}, {mode}': other('TransNeXt', dict(bias_mode=mode, img_size=64, pretrain_size=64) | options)
+        for name, options in TRANSNEXT.items()
+        for mode in ('extrapolate', 'interpolate')
+    },
+    **{f'PerViT {name}': other('PerViT', options) for name, options in PERVIT.items()},
+    'PerViT DeiT': Case(DEIT['arch'], (16,), (12,), 12, DEIT | dict(token_mixers=dict(qkv_bias=True))),
+    # VARS, table 2, without steps and sparsity.
+    **{
+        f'VARS {block}, {dictionary}': other(
+            'VARS',
+            dict(attention=layer('IstaReconstructionAttention', **grid), num_steps=0, sparsity=0.0),
+            block=block,
+        )
+        for block in ('rvt', 'deit', 'gfnet')
+        for dictionary, grid in (('dynamic', dict(static_grid=None)), ('and static', {}))
     },
 }
 # The attentions of the release of VARS by its names.
@@ -86,7 +153,7 @@ def loaded(cls: type[nn.Module], weights: object, folder: Path, *arguments: obje
 
 def build(name: str, **options) -> nn.Module:
     """The small variant, with every parameter large enough to matter."""
-    case = VARIANTS[name]
+    case = (VARIANTS | ABLATIONS)[name]
     options = dict(type=f'bioattn_mm.{name.split()[0]}', arch=case.arch) | case.options | options
     backbone = MODELS.build(options)
     for parameter_name, parameter in backbone.named_parameters():

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.systems.common.attention_maps import AttentionMap, whole_attention
 from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
-from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from bioattn_mm.systems.transnext import AggregatedAttention, LengthScaledAttention, LogCPB
@@ -44,89 +43,49 @@ def output_of(weights: AttentionMap, value: Tensor) -> Tensor:
     return (weights.weights.flatten(3) @ value).transpose(1, 2).flatten(2)
 
 
-def check_rows(attention: AttentionMap, grid: tuple[int, int]) -> None:
-    """The map is one of the whole grid, and every query's weights sum to 1."""
-    assert attention.rows.tolist() == [list(range(grid[0]))]
-    assert attention.columns.tolist() == [list(range(grid[1]))]
-    sums = attention.weights.sum((-2, -1))
-    torch.testing.assert_close(sums, torch.ones_like(sums))
+def value_of(layer: nn.Module, x: Tensor) -> Tensor:
+    """The last part of the layer's projection: (B, heads, N, d)."""
+    return split_heads(layer.qkv(x)[..., -CHANNELS:])
 
 
-def thirds(parts: int, index: int) -> Callable[[nn.Module, Tensor], Tensor]:
-    """The value, one of the `parts` of the layer's projection."""
-    return lambda layer, x: split_heads((layer.qkv if hasattr(layer, 'qkv') else layer.v)(x).chunk(parts, -1)[index])
-
-
-# Each layer with the channels above, and its values.
-LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], Tensor]]] = dict(
-    gpsa=(lambda: GPSA(CHANNELS, HEADS), thirds(1, 0)),
-    gab=(lambda: GaussianRelPosAttention(CHANNELS, HEADS, sigma=1.5), thirds(3, 2)),
-    length_scaled=(lambda: LengthScaledAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4))), thirds(3, 2)),
-    softmax=(lambda: SoftmaxAttention(CHANNELS, HEADS), thirds(3, 2)),
-    performer=(lambda: PerformerAttention(CHANNELS, HEADS), thirds(3, 2)),
+# Layers with the channels above. That of ConViT is in its own tests.
+LAYERS: dict[str, Callable[[], nn.Module]] = dict(
+    gab=lambda: GaussianRelPosAttention(CHANNELS, HEADS, sigma=1.5),
+    peripheral=lambda: PeripheralAttention(CHANNELS, HEADS),
+    length_scaled=lambda: LengthScaledAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4))),
+    softmax=lambda: SoftmaxAttention(CHANNELS, HEADS),
+    performer=lambda: PerformerAttention(CHANNELS, HEADS),
 )
 
 
 @every_grid
 @pytest.mark.parametrize('name', LAYERS)
 def test_weights_and_values_give_the_output(name: str, grid: tuple[int, int]) -> None:
-    make, value_of = LAYERS[name]
-    layer, x, queries = randomized(make()), tokens(grid), some_queries(grid)
-    maps = layer.attention_maps(x, queries=queries)
+    layer, x, queries = randomized(LAYERS[name]()), tokens(grid), some_queries(grid)
+    shared = [DistanceEmbedding(HEADS).double()] if name == 'peripheral' else []
+    maps = layer.attention_maps(x, *shared, queries=queries)
     (attention,) = whole_attention(maps)
     assert attention is maps['attention']
     for values in maps.values():
-        check_rows(values, grid)
+        assert values.rows.tolist() == [list(range(grid[0]))] and values.columns.tolist() == [list(range(grid[1]))]
+        sums = values.weights.sum((-2, -1))
+        torch.testing.assert_close(sums, torch.ones_like(sums))
     output = layer.proj(output_of(attention, value_of(layer, x)))
-    torch.testing.assert_close(output, layer(x).flatten(1, 2)[:, queries])
+    torch.testing.assert_close(output, layer(x, *shared).flatten(1, 2)[:, queries])
+    if 'position' in maps:
+        assert (len(maps['content'].weights), len(maps['position'].weights)) == (2, 1)
+        product = maps['content'].weights * maps['position'].weights
+        torch.testing.assert_close(attention.weights, product / product.sum((-2, -1), keepdim=True))
 
 
-@pytest.mark.parametrize('mode', ['chunks', 'kept'])
-@every_grid
-def test_weights_and_values_of_peripheral_attention(grid: tuple[int, int], mode: str) -> None:
-    layer, embedding = randomized(PeripheralAttention(CHANNELS, HEADS)), DistanceEmbedding(HEADS).double()
-    layer.train(mode == 'chunks')
-    x, queries = tokens(grid), some_queries(grid)
-    with torch.no_grad():
-        maps = layer.attention_maps(x, embedding, queries=queries)
-        output = layer.proj(output_of(maps['attention'], split_heads(layer.qkv(x).chunk(3, -1)[2])))
-        torch.testing.assert_close(output, layer(x, embedding).flatten(1, 2)[:, queries])
-        for values in maps.values():
-            check_rows(values, grid)
-        chunks = list(layer.position_attention(grid, embedding))
-    assert torch.cat([places for places, _ in chunks]).tolist() == list(range(grid[0] * grid[1]))
-    phi = torch.cat([values.weights for _, values in chunks], 2)[:, :, queries].flatten(3)
-    assert 0 < phi.min() and phi.max() < 1
-    torch.testing.assert_close(phi / phi.sum(-1, keepdim=True), maps['position'].weights.flatten(3))
-
-
-@every_grid
-@pytest.mark.parametrize('name', ['gab', 'peripheral'])
-def test_attention_is_the_product_of_content_and_position(name: str, grid: tuple[int, int]) -> None:
-    if name == 'gab':
-        layer, extra = randomized(GaussianRelPosAttention(CHANNELS, HEADS, sigma=1.5)), ()
-    else:
-        layer, extra = randomized(PeripheralAttention(CHANNELS, HEADS)), (DistanceEmbedding(HEADS).double(),)
-    maps = layer.attention_maps(tokens(grid), *extra, queries=some_queries(grid))
-    product = maps['content'].weights * maps['position'].weights
-    torch.testing.assert_close(maps['attention'].weights, product / product.sum((-2, -1), keepdim=True))
-
-
-def test_gaussian_of_gab_is_around_the_query() -> None:
-    layer = GaussianRelPosAttention(CHANNELS, HEADS, sigma=1.5).double()
-    maps = layer.attention_maps(tokens((5, 7)), queries=torch.tensor([2 * 7 + 4]))
-    y, x = torch.arange(5.0)[:, None] - 2, torch.arange(7.0) - 4
-    bias = torch.exp(-(x**2 + y**2) / (2 * 1.5**2)).double()
-    torch.testing.assert_close(
-        maps['Gaussian'].weights[0, 0, 0], bias.flatten().softmax(0).view(5, 7), atol=1e-6, rtol=0
-    )
+def aggregated(pool_size: tuple[int, int] | None = None) -> AggregatedAttention:
+    return AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2, pool_size=pool_size)
 
 
 @pytest.mark.parametrize('pool_size', [None, (2, 3)], ids=str)
 @pytest.mark.parametrize('grid', [(4, 10), (7, 5)], ids=str)
 def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int] | None) -> None:
-    layer = AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2, pool_size=pool_size)
-    layer, x, queries = randomized(layer), tokens(grid), torch.arange(grid[0] * grid[1])
+    layer, x, queries = randomized(aggregated(pool_size)), tokens(grid), torch.arange(grid[0] * grid[1])
     maps = layer.attention_maps(x, queries)
     window, pooled = whole_attention(maps)
     assert [window, pooled] == [maps['window'], maps['pooled']]
@@ -154,8 +113,7 @@ def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
 
     They are without query embedding and bias.
     """
-    layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
-    x, queries = tokens(grid), some_queries(grid)
+    layer, x, queries = randomized(aggregated()), tokens(grid), some_queries(grid)
     map_of = getattr(layer, f'{kind}_map')
     weights, keys, of_keys = map_of(x, queries).weights, x, grid
     if kind == 'peripheral':
@@ -172,8 +130,7 @@ def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
 
 
 def test_pooled_tokens_lie_at_the_mean_of_what_they_pool() -> None:
-    layer = AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=1, pool_size=(2, 3))
-    pooled = layer.attention_maps(torch.randn(1, 5, 6, CHANNELS), torch.tensor([0]))['pooled']
+    pooled = aggregated((2, 3)).attention_maps(torch.randn(1, 5, 6, CHANNELS), torch.tensor([0]))['pooled']
     # Rows 0 to 2 and 2 to 4, columns 0 and 1, 2 and 3, 4 and 5.
     assert pooled.rows.tolist() == [[1.0, 3.0]]
     assert pooled.columns.tolist() == [[0.5, 2.5, 4.5]]
@@ -188,7 +145,7 @@ def test_linear_sparse_reconstruction_is_attention(grid: tuple[int, int], static
     maps = layer.attention_maps(x, queries)
     assert list(maps) == ['step 0', 'step 1', 'step 2', 'attention']
     dictionary, states = layer.recurrent_states(x)
-    value = split_heads(layer.qkv(x).chunk(2, -1)[1])
+    value = value_of(layer, x)
     kernel = dictionary @ dictionary.transpose(-2, -1)
     torch.testing.assert_close(maps['step 0'].weights.flatten(3), kernel[:, :, queries])
     for weights, codes in zip(maps.values(), states):
@@ -203,7 +160,7 @@ def test_weights_of_sparse_reconstruction_are_derivatives(monkeypatch: pytest.Mo
     queries = torch.arange(6)
     weights = layer.attention_maps(x, queries)['attention'].weights.flatten(3)
     dictionary, _ = layer.recurrent_states(x)
-    value = split_heads(layer.qkv(x).chunk(2, -1)[1]).detach()
+    value = value_of(layer, x).detach()
 
     def last(value: Tensor) -> Tensor:
         return dictionary @ list(layer.states(dictionary, value))[-1]
@@ -219,16 +176,20 @@ def test_weights_of_sparse_reconstruction_are_derivatives(monkeypatch: pytest.Mo
 
 
 @every_grid
-def test_weights_of_convolutional_reconstruction(grid: tuple[int, int]) -> None:
+def test_weights_of_convolutions(grid: tuple[int, int]) -> None:
     layer = randomized(ConvolutionalSparseReconstruction(1, (4, 4), sparsity=0.0))
     x, queries = torch.randn(2, *grid, 1, dtype=torch.float64), some_queries(grid)
-    maps = layer.attention_maps(x, queries)
     dictionary, states = layer.recurrent_states(x)
-    reconstructions = [layer.decode(dictionary, codes) for codes in states]
-    value = layer.v(x).flatten(1, 2)[:, None]
-    for weights, reconstruction in zip(maps.values(), reconstructions, strict=True):
-        assert weights.weights.shape == (2, 1, 4, *grid)
-        torch.testing.assert_close(output_of(weights, value)[..., 0], reconstruction.flatten(2)[:, 0, queries])
+    outputs = [layer.decode(dictionary, codes).flatten(1) for codes in states]
+    of_filter = randomized(GlobalFilter(1, (4, 4)))
+    for value, maps, wanted in (
+        (layer.v(x), layer.attention_maps(x, queries), outputs),
+        (x, of_filter.attention_maps(x, queries), [of_filter(x).flatten(1)]),
+    ):
+        for weights, output in zip(maps.values(), wanted, strict=True):
+            assert weights.weights.shape == (2, 1, 4, *grid)
+            of_queries = output_of(weights, value.flatten(1, 2)[:, None])
+            torch.testing.assert_close(of_queries[..., 0], output[:, queries])
 
 
 @pytest.mark.parametrize(
@@ -250,28 +211,17 @@ def test_weights_of_reconstruction_in_inference_mode(make: Callable[[], nn.Modul
         torch.testing.assert_close(maps[name].weights, expected.weights)
 
 
-@every_grid
-def test_weights_of_the_global_filter(grid: tuple[int, int]) -> None:
-    layer = randomized(GlobalFilter(1, (4, 4)))
-    x, queries = torch.randn(2, *grid, 1, dtype=torch.float64), some_queries(grid)
-    weights = layer.attention_maps(x, queries)['attention']
-    assert weights.weights.shape == (2, 1, 4, *grid)
-    output = output_of(weights, x.flatten(1, 2)[:, None])
-    torch.testing.assert_close(output[..., 0], layer(x).flatten(1)[:, queries])
-
-
 def test_reconstruction_norms() -> None:
     x = tokens((3, 5))
-    layer = randomized(SparseReconstructionAttention(CHANNELS, HEADS))
-    norms = layer.reconstruction_norms(x)
-    assert norms.shape == (4, 2, HEADS, 3, 5)
-    dictionary, states = layer.recurrent_states(x)
-    torch.testing.assert_close(norms[2].flatten(2), (dictionary @ states[2]).square().sum(-1).sqrt())
-    layer = randomized(ConvolutionalSparseReconstruction(CHANNELS, (3, 5)))
-    norms = layer.reconstruction_norms(x)
-    assert norms.shape == (4, 2, 1, 3, 5)
-    dictionary, states = layer.recurrent_states(x)
-    torch.testing.assert_close(norms[1][:, 0], layer.decode(dictionary, states[1]).square().sum(1).sqrt())
+    for layer, heads, axis in (
+        (SparseReconstructionAttention(CHANNELS, HEADS), HEADS, -1),
+        (ConvolutionalSparseReconstruction(CHANNELS, (3, 5)), 1, 1),
+    ):
+        dictionary, states = randomized(layer).recurrent_states(x)
+        wanted = layer.decode(dictionary, states[2]).square().sum(axis).sqrt()
+        norms = layer.reconstruction_norms(x)
+        assert norms.shape == (4, 2, heads, 3, 5)
+        torch.testing.assert_close(norms[2].flatten(), wanted.flatten())
 
 
 @torch.no_grad()

@@ -7,8 +7,7 @@ from torch import nn
 
 from bioattn_mm.systems.pervit import PerViT
 from tests import parity
-from tests.systems.common.ablations import DEIT, PERVIT
-from tests.systems.common.small_backbones import CASES, loaded
+from tests.systems.common.small_backbones import CASES, DEIT, PERVIT, loaded
 
 SMALL = CASES['PerViT'].arch
 

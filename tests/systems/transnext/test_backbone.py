@@ -11,8 +11,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.systems.common.layout import as_map
 from bioattn_mm.systems.transnext import TransNeXt
 from tests import parity
-from tests.systems.common.ablations import TRANSNEXT
-from tests.systems.common.small_backbones import CASES, loaded
+from tests.systems.common.small_backbones import CASES, TRANSNEXT, loaded
 
 SMALL = CASES['TransNeXt'].arch
 # Aggregated attention in all stages.

@@ -15,7 +15,7 @@ from bioattn_mm.ops.add_norm import MAX_CHANNELS
 from bioattn_mm.systems.transnext import blocks
 from bioattn_mm.systems.transnext.position_bias import tables_of
 from tests.ops.conftest import needs_library
-from tests.systems.common.ablations import TRANSNEXT
+from tests.systems.common.small_backbones import TRANSNEXT
 
 from .small_model import SMALL, model, step
 
