@@ -25,7 +25,7 @@ SUITE = ('tests', 'benchmarks', 'pyproject.toml', 'README.md', 'configs', 'tools
 PYTEST = ('python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
 # The tests of each instruction set are `make test-capabilities`.
 OPERATORS_TESTS = (*PYTEST, '--ignore', 'tests/ops/test_capabilities.py', 'tests/ops')
-TIMM_TESTS = (*PYTEST, *(f'tests/systems/timm_models/test_timm_{name}.py' for name in ('interface', 'models')))
+TIMM_TESTS = (*PYTEST, *(f'tests/systems/timm_models/test_{name}.py' for name in ('models', 'timm_registry')))
 PAGE_TESTS = (*PYTEST, 'tests/page/test_requests.py')
 FREE_BYTES = 25e9
 

@@ -89,6 +89,9 @@ def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int
     maps = layer.attention_maps(x, queries)
     window, pooled = whole_attention(maps)
     assert [window, pooled] == [maps['window'], maps['pooled']]
+    for axis, places in enumerate((pooled.rows, pooled.columns)):  # the means of what is pooled
+        means = F.adaptive_avg_pool1d(torch.arange(grid[axis]).double()[None], layer.pooled_grid(grid)[axis])
+        torch.testing.assert_close(places, means)
     sums = window.weights.sum((-2, -1)) + pooled.weights.sum((-2, -1))
     torch.testing.assert_close(sums, torch.ones_like(sums))
 
@@ -129,13 +132,6 @@ def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
     torch.testing.assert_close(map_of(x, queries).weights, weights)
 
 
-def test_pooled_tokens_lie_at_the_mean_of_what_they_pool() -> None:
-    pooled = aggregated((2, 3)).attention_maps(torch.randn(1, 5, 6, CHANNELS), torch.tensor([0]))['pooled']
-    # Rows 0 to 2 and 2 to 4, columns 0 and 1, 2 and 3, 4 and 5.
-    assert pooled.rows.tolist() == [[1.0, 3.0]]
-    assert pooled.columns.tolist() == [[0.5, 2.5, 4.5]]
-
-
 @pytest.mark.parametrize('static_grid', [None, (4, 4)], ids=['vars_d', 'vars_sd'])
 @every_grid
 def test_linear_sparse_reconstruction_is_attention(grid: tuple[int, int], static_grid: tuple | None) -> None:
@@ -145,13 +141,9 @@ def test_linear_sparse_reconstruction_is_attention(grid: tuple[int, int], static
     maps = layer.attention_maps(x, queries)
     assert list(maps) == ['step 0', 'step 1', 'step 2', 'attention']
     dictionary, states = layer.recurrent_states(x)
-    value = value_of(layer, x)
-    kernel = dictionary @ dictionary.transpose(-2, -1)
-    torch.testing.assert_close(maps['step 0'].weights.flatten(3), kernel[:, :, queries])
-    for weights, codes in zip(maps.values(), states):
+    for weights, codes in zip(maps.values(), states, strict=True):
         reconstruction = (dictionary @ codes)[:, :, queries].transpose(1, 2).flatten(2)
-        torch.testing.assert_close(output_of(weights, value), reconstruction)
-    torch.testing.assert_close(layer.proj(output_of(maps['attention'], value)), layer(x).flatten(1, 2)[:, queries])
+        torch.testing.assert_close(output_of(weights, value_of(layer, x)), reconstruction)
 
 
 def test_weights_of_sparse_reconstruction_are_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +229,6 @@ def test_attention_with_a_class_token() -> None:
     value = layer.qkv(x).chunk(3, -1)[2].unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
     output = layer.proj((weights @ value).transpose(1, 2).flatten(2))
     torch.testing.assert_close(output, layer(x)[:, 1 + queries])
-
-
-def test_distances() -> None:
-    keys = AttentionMap(torch.ones(1, 1, 2, 1, 3), torch.tensor([[2.0]]), torch.tensor([[0, 1, 5], [1, 2, 3]]))
-    distances = keys.distances(torch.tensor([2, 5]), torch.tensor([1, 5]))
-    torch.testing.assert_close(distances, torch.tensor([[[1.0, 0, 4]], [[5, 18**0.5, 13**0.5]]]))
 
 
 def test_recording_leaves_no_hook_behind() -> None:

@@ -8,42 +8,36 @@ from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyrami
 SCALES = (4, 2, 1, 0.5, 0.25)
 
 
-def test_levels_of_the_last_map() -> None:
-    neck = SimpleFeaturePyramid(16, 8, SCALES, head_strides=[4, 8, 16, 32, 64])
-    assert neck.strides == (4, 8, 16, 32, 64)
-    unused, last = torch.randn(2, 16, 5, 7, requires_grad=True), torch.randn(2, 16, 5, 7, requires_grad=True)
-    outputs = neck((unused, last))
-    assert [tuple(output.shape) for output in outputs] == [
-        (2, 8, 20, 28), (2, 8, 10, 14), (2, 8, 5, 7), (2, 8, 3, 4), (2, 8, 2, 2),
-    ]  # fmt: skip
-    sum(output.square().sum() for output in outputs).backward()
-    assert unused.grad is None
-    assert last.grad.isfinite().all()
-    assert all(parameter.grad is not None for parameter in neck.parameters())
+STRIDES = [4, 8, 16, 32, 64]
+LEVELS = [(20, 28), (10, 14), (5, 7), (3, 4), (2, 2)]
+# Channels and sizes of the inputs, other arguments, the input of each level, and the levels.
+PYRAMIDS = {
+    'of the last map': (16, [(5, 7)] * 2, dict(scales=SCALES, head_strides=STRIDES), (1,) * 5, LEVELS),
+    'of maps of one stride': ([16, 12, 8, 4], [(5, 7)] * 4, {}, (0, 1, 2, 3), LEVELS[:4]),
+    'of maps of two strides': (
+        [16, 12],
+        [(5, 7), (3, 4)],
+        dict(scales=(4, 2, 1, 1, 0.5), stride=[16, 32], sources=[0, 0, 0, 1, 1], head_strides=STRIDES),
+        (0, 0, 0, 1, 1),
+        LEVELS,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ('channels', 'options', 'sources'),
-    [
-        ([16, 12, 8, 4], {}, (0, 1, 2, 3)),
-        (
-            [16, 12],
-            dict(scales=(4, 2, 1, 1, 0.5), stride=[16, 32], sources=[0, 0, 0, 1, 1], head_strides=[4, 8, 16, 32, 64]),
-            (0, 0, 0, 1, 1),
-        ),
-    ],
-    ids=['maps of one stride', 'of two'],
-)
-def test_each_level_of_its_own_map(channels: list[int], options: dict, sources: tuple[int, ...]) -> None:
+@pytest.mark.parametrize('name', PYRAMIDS)
+def test_sizes_and_sources_of_the_levels(name: str) -> None:
+    channels, sizes, options, sources, levels = PYRAMIDS[name]
     neck = SimpleFeaturePyramid(channels, 8, **options)
-    sizes = [(5, 7)] * 4 if len(channels) == 4 else [(5, 7), (3, 4)]
-    inputs = [torch.randn(1, number, *size, requires_grad=True) for number, size in zip(channels, sizes)]
+    assert neck.strides == tuple(STRIDES[: len(levels)])
+    numbers = [channels] * 2 if isinstance(channels, int) else channels
+    inputs = [torch.randn(2, number, *size, requires_grad=True) for number, size in zip(numbers, sizes, strict=True)]
     outputs = neck(tuple(inputs))
-    assert [tuple(output.shape[2:]) for output in outputs[:3]] == [(20, 28), (10, 14), (5, 7)]
-    assert [tuple(output.shape[2:]) for output in outputs[3:]] == ([(3, 4), (2, 2)] if options else [(3, 4)])
+    assert [output.shape for output in outputs] == [(2, 8, *size) for size in levels]
     for output, source in zip(outputs, sources, strict=True):
-        gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True)
+        gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True, retain_graph=True)
         assert [gradient is not None for gradient in gradients] == [i == source for i in range(len(inputs))]
+    sum(output.square().sum() for output in outputs).backward()
+    assert all(parameter.grad is not None for parameter in neck.parameters())
 
 
 @torch.no_grad()

@@ -80,22 +80,21 @@ def test_transforms_compute_what_they_need() -> None:
 
 
 @torch.no_grad()
-def test_the_size_that_was_used_last_stays() -> None:
-    layer = Scaled(max_sizes=2)
-    for size in (1, 2, 1, 3, 1):
+@pytest.mark.parametrize(
+    ('limits', 'sizes', 'count', 'kept'),
+    [
+        (dict(max_sizes=2), (1, 2, 1, 3, 1), 3, 2),
+        (dict(max_sizes=2), (1, 2, 1, 3, 1, 2), 4, 2),
+        (dict(max_bytes=1), (1, 2, 3, 3), 3, 1),
+        (dict(max_bytes=2 * 6 * 4), (1, 2, 3, 3), 3, 2),
+    ],
+    ids=str,
+)
+def test_the_newest_stay_within_the_limits(limits: dict, sizes: tuple[int, ...], count: int, kept: int) -> None:
+    layer = Scaled(**limits)
+    for size in sizes:
         layer(size)
-    assert (layer.count, len(layer.cache)) == (3, 2)
-    layer(2)
-    assert layer.count == 4
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(('max_bytes', 'kept'), [(1, 1), (2 * 6 * 4, 2)])
-def test_memory_is_bounded_but_for_the_newest(max_bytes: int, kept: int) -> None:
-    layer = Scaled(max_bytes=max_bytes)
-    for size in (1, 2, 3, 3):
-        layer(size)
-    assert (layer.count, len(layer.cache)) == (3, kept)
+    assert (layer.count, len(layer.cache)) == (count, kept)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """GPSA, factorised into rows and columns, against the paper's formula over all pairs of tokens."""
 
+import itertools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,11 +11,6 @@ from bioattn_mm.systems.convit import GPSA, FrozenGPSA, UngatedGPSA
 from tests.systems.layers import check_formula, randomized, split_heads
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
-
-
-def make_layer() -> GPSA:
-    """Its positional weights are neither uniform nor one-hot."""
-    return randomized(GPSA(12, 3))
 
 
 def written_out(layer: GPSA, x: Tensor) -> Tensor:
@@ -30,12 +25,6 @@ def written_out(layer: GPSA, x: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def weights_of(layer: GPSA, x: Tensor) -> Tensor:
-    """The attention weights of all tokens by `attention_maps`: (B, heads, N, N)."""
-    queries = torch.arange(x.shape[1] * x.shape[2])
-    return layer.attention_maps(x, queries)['attention'].weights.flatten(3)
-
-
 def output_of(layer: GPSA, weights: Tensor, x: Tensor) -> Tensor:
     """Apply the weights of all pairs to the values."""
     return layer.proj((weights @ split_heads(layer.v(x))).transpose(1, 2).reshape(x.shape))
@@ -43,21 +32,13 @@ def output_of(layer: GPSA, weights: Tensor, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
 def test_equals_the_formula_in_values_and_gradients(grid: tuple[int, int]) -> None:
-    layer = make_layer()
+    layer = randomized(GPSA(12, 3))
     x = torch.randn(2, *grid, 12, dtype=torch.float64, requires_grad=True)
     tolerances = dict(values=dict(rtol=0, atol=1e-12), gradients=dict(rtol=0, atol=1e-11))
-    for output in (layer(x), output_of(layer, weights_of(layer, x), x)):
+    maps = layer.attention_maps(x, torch.arange(grid[0] * grid[1]))
+    for output in (layer(x), output_of(layer, maps['attention'].weights.flatten(3), x)):
         dense = output_of(layer, written_out(layer, x), x)
         check_formula(output, dense, [x, *layer.parameters()], **tolerances)
-
-
-def test_no_tensor_of_all_pairs_is_made(record_sizes: Callable) -> None:
-    """Scaled dot-product attention is a single operator: no other tensor may be larger than queries and keys."""
-    x = torch.randn(1, 40, 50, 8)
-    layer = GPSA(8, 2)
-    with record_sizes() as sizes, torch.no_grad():
-        layer(x)
-    assert sizes and max(sizes) <= 2 * x.numel()  # queries and keys are one tensor
 
 
 @pytest.mark.parametrize(('num_heads', 'kernel_size'), [(4, 2), (9, 3), (16, 4), (5, 2)])
@@ -72,17 +53,12 @@ def test_starts_as_a_convolution(num_heads: int, kernel_size: int) -> None:
     output = layer(x)
     centre = (kernel_size - 1) / 2
     inner = slice(3, 5)
-    for row in range(kernel_size):
-        for column in range(kernel_size):
-            head = slice(2 * (row + kernel_size * column), 2 * (row + kernel_size * column) + 2)
-            # Offsets in windows of even size lie between tokens, which share the weight equally.
-            offsets = [
-                (y, z)
-                for y in {math.floor(row - centre), math.ceil(row - centre)}
-                for z in {math.floor(column - centre), math.ceil(column - centre)}
-            ]
-            neighbours = [x.roll((-y, -z), dims=(1, 2))[:, inner, inner, head] for y, z in offsets]
-            torch.testing.assert_close(output[:, inner, inner, head], sum(neighbours) / len(offsets))
+    for column, row in itertools.product(range(kernel_size), repeat=2):
+        head = slice(2 * (row + kernel_size * column), 2 * (row + kernel_size * column) + 2)
+        # Offsets in windows of even size lie between tokens, which share the weight equally.
+        rows, columns = ({math.floor(place - centre), math.ceil(place - centre)} for place in (row, column))
+        neighbours = [x.roll((-y, -z), (1, 2))[:, inner, inner, head] for y, z in itertools.product(rows, columns)]
+        torch.testing.assert_close(output[:, inner, inner, head], sum(neighbours) / len(neighbours))
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
@@ -98,7 +74,7 @@ def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_maps_under_autocast(dtype: torch.dtype) -> None:
-    layer, x, queries = make_layer().float(), torch.randn(2, 3, 5, 12), torch.tensor([14, 0, 7])
+    layer, x, queries = randomized(GPSA(12, 3)).float(), torch.randn(2, 3, 5, 12), torch.tensor([14, 0, 7])
     with torch.autocast('cpu', dtype):
         maps = layer.attention_maps(x, queries)
     for name, exact in layer.attention_maps(x, queries).items():

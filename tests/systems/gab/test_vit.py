@@ -10,23 +10,11 @@ from torch import nn
 from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.gab import GABViT
-from tests import parity
+from tests.needs import needs
 from tests.systems.common.small_backbones import CASES, loaded
-from tests.systems.gab.gaussians import values_of_gaussians
-
-from ...needs import needs
+from tests.systems.layers import values_of_gaussians
 
 SMALL = CASES['GABViT'].arch
-
-
-def randomized(model: nn.Module) -> nn.Module:
-    """Values with which every parameter matters: timm's layer scale of 1e-6 hides all the blocks."""
-    for name, parameter in model.named_parameters():
-        if name.endswith('gamma'):
-            nn.init.uniform_(parameter, 0.5, 1)
-        elif 'rel_pos.mlp' in name:
-            nn.init.normal_(parameter, std=0.5)
-    return model
 
 
 @pytest.mark.parametrize('arch', ['small', 'medium', 'base'])
@@ -38,28 +26,23 @@ def test_names_and_shapes_are_those_of_timm(arch: str) -> None:
     assert own == theirs
 
 
+@pytest.mark.parametrize('size', [(224, 224), pytest.param((96, 160), marks=needs('timm>=1.0.31'))], ids=str)
 @torch.no_grad()
-def test_without_amplitude_it_is_the_model_of_timm(tmp_path) -> None:
-    host = randomized(timm.create_model('vit_relpos_small_patch16_224')).eval()
-    backbone = loaded(GABViT, host.state_dict(), tmp_path, 'small', amplitude=0.0)
-    image = torch.randn(1, 3, 224, 224)
+def test_without_amplitude_it_is_the_model_of_timm(size: tuple[int, int], tmp_path: Path) -> None:
+    host = timm.create_model('vit_relpos_small_patch16_224', embed_dim=16, num_heads=2).eval()
+    for name, parameter in host.named_parameters():
+        if name.endswith('gamma'):  # timm's layer scale of 1e-6 hides all the blocks
+            nn.init.uniform_(parameter, 0.5, 1)
+        elif 'rel_pos.mlp' in name:
+            nn.init.normal_(parameter, std=0.5)
+    backbone = loaded(GABViT, host.state_dict(), tmp_path, SMALL, amplitude=0.0)
+    if size != (224, 224):
+        host.set_input_size(size)
+    image = torch.randn(2, 3, *size)
     outputs = backbone(image)
     wanted = host.forward_intermediates(image, indices=[3, 7, 9, 11], intermediates_only=True)
-    for output, want in zip(outputs, wanted, strict=True):
-        torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
-    torch.testing.assert_close(outputs[-1].flatten(2).transpose(1, 2), host.forward_features(image))
-
-
-@needs('timm>=1.0.31')  # whose model has set_input_size
-@torch.no_grad()
-def test_without_amplitude_it_is_the_model_of_timm_at_other_sizes() -> None:
-    host = randomized(timm.create_model('vit_relpos_small_patch16_224', depth=2, embed_dim=32, num_heads=2)).eval()
-    backbone = GABViT(dict(embed_dims=32, num_layers=12, num_heads=2), amplitude=0.0, out_indices=(1,)).eval()
-    backbone.load_state_dict(host.state_dict(), strict=False)
-    host.set_input_size((96, 160))
-    image = torch.randn(2, 3, 96, 160)
-    (output,) = backbone(image)
-    torch.testing.assert_close(output.flatten(2).transpose(1, 2), host.forward_features(image), rtol=0, atol=1e-5)
+    torch.testing.assert_close(list(outputs), wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs[-1].flatten(2).mT, host.forward_features(image), rtol=0, atol=1e-5)
 
 
 def test_initial_values() -> None:
@@ -75,18 +58,10 @@ def test_files_with_and_without_gaussians(with_gaussians: bool, tmp_path: Path, 
     assert set(values_of_gaussians(backbone)) == {(2, 1.5) if with_gaussians else (1, 2.5)}
     for name, value in backbone.state_dict().items():
         assert 'gaussian' in name or torch.equal(value, source[name])
-    if with_gaussians:
-        used = f'{len(source)} entries used, which are all of the file'
-        assert lines == [f'GABViT: loaded {tmp_path / "weights.pth"}; {used}']
-    else:
-        said = 'not in the file and left at their initial values: blocks.0.attn.rel_pos.gaussian.amplitude, '
-        assert said in lines[0]
-
-
-def test_file_of_the_authors_training_script(tmp_path) -> None:
-    """It has two parameters a layer beside timm's, under other names than here."""
-    weights = parity.released_state_dict('gab_vit_small')
-    parity.check_features(loaded(GABViT, weights, tmp_path, 'small', out_indices=(11,)), 'gab_vit_small_224x224')
+    said = (
+        'which are all of the file' if with_gaussians else 'left at their initial values: blocks.0.attn.rel_pos.gauss'
+    )
+    assert said in lines[0]
 
 
 def test_file_that_lacks_more_than_gaussians(tmp_path) -> None:

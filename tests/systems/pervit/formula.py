@@ -4,17 +4,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bioattn_mm.systems.pervit import VectorDistance
-from tests.systems.layers import check_formula, split_heads
+from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention, VectorDistance
+from tests.systems.layers import check_formula, randomized, split_heads
 
+CHANNELS, HEADS = 12, 2
 Grid = tuple[int, int]
 GRIDS = [(4, 4), (3, 7), (5, 2), (1, 6), (1, 1)]
-# With the neighbourhood of a key and without, of one layer and of two: rows of table 5.
-POSITIONS = {
-    f'{"neighbours" if near else "alone"}, {layers}': dict(with_neighbours=near, num_layers=layers)
+# The paper's; with the neighbourhood of a key and without, of one layer and of two: rows of table 5.
+POSITIONS = {'peripheral': None} | {
+    f'{"neighbours" if near else "alone"}, {layers}': dict(
+        type='VariedPosition', with_neighbours=near, num_layers=layers
+    )
     for near in (True, False)
     for layers in (1, 2)
 }
+
+
+def layer_of(position: str = 'peripheral', **options: object) -> PeripheralAttention:
+    return randomized(PeripheralAttention(CHANNELS, HEADS, position=POSITIONS[position], **options))
+
+
+def embedding_of(grid: Grid | None = None) -> nn.Module:
+    """Euclidean distances, or with a grid those of learned vectors on it."""
+    return randomized(DistanceEmbedding(HEADS) if grid is None else VectorDistance(HEADS, grid))
+
+
+def tokens(grid: Grid) -> Tensor:
+    return torch.randn(3, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
 
 
 def distances_of_pairs(embedding: nn.Module, grid: Grid, margin: int) -> Tensor:

@@ -12,35 +12,21 @@ from tests import parity
 
 from ..common.small_backbones import CASES, RVT
 
+RVT_TINY = dict(type='VARS', arch='rvt-tiny', out_type='avg_featmap')
 # Of each vector: the manifest of its state dict, the backbone that takes it, and timm's model and its arguments.
 RELEASED = {
-    f'logits_{manifest}_{size}x{size}': (manifest, backbone, of_timm)
-    for manifest, size, backbone, of_timm in (
-        ('transnext_micro', 224, dict(type='TransNeXt', arch='micro'), dict(model_name='transnext_micro')),
-        (
-            'transnext_micro_AAAA',
-            256,
-            dict(type='TransNeXt', arch='micro-aaaa'),
-            dict(model_name='transnext_micro_aaaa'),
-        ),
-        (
-            'convit_tiny',
-            224,
-            dict(type='ConViT', arch='tiny', out_type='cls_token'),
-            dict(model_name='convit_tiny_bioattn'),
-        ),
-        ('pervit_tiny', 224, dict(type='PerViT', arch='tiny'), dict(model_name='pervit_tiny')),
-        (
-            'vars_rvt_tiny_self-att',
-            224,
-            dict(type='VARS', arch='rvt-tiny', attention='softmax', out_type='avg_featmap'),
-            dict(model_name='vars_s_rvt_tiny', attention='softmax'),
-        ),
-        (
-            'vars_rvt_tiny_vars_d',
-            224,
-            dict(type='VARS', arch='rvt-tiny', attention='vars_d', num_steps=5, out_type='avg_featmap'),
-            dict(model_name='vars_d_rvt_tiny'),
+    f'logits_{manifest}_{size}x{size}': (manifest, backbone, dict(model_name=name, **of_timm))
+    for manifest, size, backbone, name, of_timm in (
+        ('transnext_micro', 224, dict(type='TransNeXt', arch='micro'), 'transnext_micro', {}),
+        ('transnext_micro_AAAA', 256, dict(type='TransNeXt', arch='micro-aaaa'), 'transnext_micro_aaaa', {}),
+        ('convit_tiny', 224, dict(type='ConViT', arch='tiny', out_type='cls_token'), 'convit_tiny_bioattn', {}),
+        ('pervit_tiny', 224, dict(type='PerViT', arch='tiny'), 'pervit_tiny', {}),
+        *(
+            (f'vars_rvt_tiny_{manifest}', 224, RVT_TINY | of_mmpretrain, name, of_timm)
+            for manifest, of_mmpretrain, name, of_timm in (
+                ('self-att', dict(attention='softmax'), 'vars_s_rvt_tiny', dict(attention='softmax')),
+                ('vars_d', dict(attention='vars_d', num_steps=5), 'vars_d_rvt_tiny', {}),
+            )
         ),
     )
 }

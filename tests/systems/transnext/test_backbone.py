@@ -1,5 +1,6 @@
 """TransNeXt: the recorded vectors, any input size, checkpoints, and OpenMMLab's switches."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -10,22 +11,11 @@ from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.common.layout import as_map
 from bioattn_mm.systems.transnext import TransNeXt
-from tests import parity
 from tests.systems.common.small_backbones import CASES, TRANSNEXT, loaded
 
 SMALL = CASES['TransNeXt'].arch
 # Aggregated attention in all stages.
 SMALL_AAAA = dict(**SMALL, sr_ratios=(16, 8, 4, 2))
-
-
-@pytest.mark.parametrize('name', parity.vectors('transnext'))
-@torch.no_grad()
-def test_matches_the_recorded_features(name: str, tmp_path: Path) -> None:
-    vector = parity.read_vector(name)
-    variant, bias_mode = vector['variant'], vector['position_bias'].split()[0]
-    options = dict(bias_mode=bias_mode, img_size=vector['pretrain_size'])
-    weights = {'model': parity.released_state_dict(f'transnext_{variant}'), 'epoch': 299}
-    parity.check_features(loaded(TransNeXt, weights, tmp_path, variant, **options), name)
 
 
 def test_initial_values() -> None:
@@ -58,34 +48,23 @@ def test_pooled_grids_of_aggregated_attention_in_all_stages() -> None:
         assert linear_stage.blocks[0].attn.pooled_grid(grid) == (4, 5)
 
 
+# Arguments, and by stage the unit of the coordinates, that of the release, and the grids of a classifier, from which
+# the bias is interpolated.
 @pytest.mark.parametrize(
-    ('options', 'units'),
+    ('options', 'units', 'grids', 'pooled'),
     [
-        (dict(arch=SMALL), [56, 28, 14, 7]),
-        (dict(arch='micro-aaaa'), [64, 32, 16, 8]),
-        (dict(arch=SMALL_AAAA, pretrain_size=384), [96, 48, 24, 12]),
+        (dict(arch=SMALL, img_size=384), [56, 28, 14, 7], [96, 48, 24, 12], [12, 12, 12, 12]),
+        (dict(arch='micro-aaaa'), [64, 32, 16, 8], [64, 32, 16, 8], [4, 4, 4, 4]),
+        (dict(arch=SMALL_AAAA, pretrain_size=384), [96, 48, 24, 12], [96, 48, 24, 12], [6, 6, 6, 6]),
     ],
+    ids=str,
 )
-def test_unit_of_the_coordinates_is_the_size_of_the_release(options: dict, units: list[int]) -> None:
+def test_grids_of_the_position_bias(options: dict, units: list, grids: list, pooled: list) -> None:
     with on_meta():
-        stages = TransNeXt(**options).stages
-    assert [stage.blocks[0].attn.position_bias.pretrain_grid for stage in stages] == [(unit, unit) for unit in units]
-
-
-@pytest.mark.parametrize(
-    ('options', 'grids'),
-    [
-        (dict(arch=SMALL), [(56, 7), (28, 7), (14, 7), (7, 7)]),
-        (dict(arch=SMALL, img_size=384), [(96, 12), (48, 12), (24, 12), (12, 12)]),
-        (dict(arch='micro-aaaa'), [(64, 4), (32, 4), (16, 4), (8, 4)]),
-    ],
-)
-def test_interpolation_starts_from_the_grid_of_a_classifier(options: dict, grids: list[tuple[int, int]]) -> None:
-    with on_meta():
-        biases = [
-            stage.blocks[0].attn.position_bias for stage in TransNeXt(bias_mode='interpolate', **options).stages
-        ]
-    assert [(bias.train_grid[0], bias.train_pooled_grid[0]) for bias in biases] == grids
+        stages = TransNeXt(bias_mode='interpolate', **options).stages
+    for stage, *sides in zip(stages, units, grids, pooled, strict=True):
+        bias = stage.blocks[0].attn.position_bias
+        assert [bias.pretrain_grid, bias.train_grid, bias.train_pooled_grid] == [(side, side) for side in sides]
 
 
 @pytest.mark.parametrize(
@@ -111,16 +90,14 @@ def test_interpolation_equals_extrapolation_at_the_training_size(arch: dict) -> 
     extrapolate = TransNeXt(arch).eval()
     interpolate = TransNeXt(arch, bias_mode='interpolate', img_size=(96, 160)).eval()
     interpolate.load_state_dict(extrapolate.state_dict())
-    for a, b in zip(extrapolate(image), interpolate(image), strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(extrapolate(image), interpolate(image))
     bigger = torch.randn(1, 3, 160, 256)
     assert not torch.allclose(extrapolate(bigger)[0], interpolate(bigger)[0], atol=1e-6)
 
 
 def test_parts_are_composed_by_stage() -> None:
     def kinds(part: str, **options: object) -> list[str]:
-        backbone = TransNeXt(SMALL, **options)
-        return [type(stage.blocks[0].get_submodule(part)).__name__ for stage in backbone.stages]
+        return [type(stage.blocks[0].get_submodule(part)).__name__ for stage in TransNeXt(SMALL, **options).stages]
 
     own = ['AggregatedAttention'] * 3 + ['LengthScaledAttention']
     assert kinds('attn') == own
@@ -129,16 +106,14 @@ def test_parts_are_composed_by_stage() -> None:
     assert kinds('attn.scale', **TRANSNEXT['no embedding']) == ['CosineQueryWithoutEmbedding'] * 4
     assert kinds('attn.position_bias', **TRANSNEXT['no bias']) == ['NoPositionBias'] * 4
     assert kinds('mlp', **TRANSNEXT['GLU']) == ['GLU'] * 4
-    windows = TransNeXt(SMALL_AAAA, window_size=(3, 5, 7, 9)).stages
-    assert [stage.blocks[0].attn.window_size for stage in windows] == [3, 5, 7, 9]
     # The class itself, also one that is in no registry.
     assert kinds('mlp', channel_mixer=dict(type=torch.nn.Identity)) == ['Identity'] * 4
-    # A grid to itself, where tokens attend to all tokens.
-    bias = TransNeXt(SMALL, **TRANSNEXT['learned bias of all']).stages[0].blocks[0].attn.position_bias
-    assert bias.offsets.shape == (1, 111, 111)
-    biases = TransNeXt(SMALL, **TRANSNEXT['learned bias']).stages
-    # Offsets of two of 7 x 7 cells in every stage.
-    assert [stage.blocks[0].attn.position_bias.offsets.shape[1:] for stage in biases] == [(13, 13)] * 4
+    windows = TransNeXt(SMALL_AAAA, window_size=(3, 5, 7, 9)).stages
+    assert [stage.blocks[0].attn.window_size for stage in windows] == [3, 5, 7, 9]
+    # A grid to itself, where tokens attend to all tokens; else offsets of two of 7 x 7 cells in every stage.
+    for name, sides in (('learned bias of all', (111, 55, 27, 13)), ('learned bias', (13, 13, 13, 13))):
+        biases = [stage.blocks[0].attn.position_bias for stage in TransNeXt(SMALL, **TRANSNEXT[name]).stages]
+        assert [bias.offsets.shape[1:] for bias in biases] == [(side, side) for side in sides]
 
 
 # What a file holds for weights, by what has written it.
@@ -163,17 +138,6 @@ def test_loads_checkpoints_of_this_package(name: str, tmp_path: Path, caplog: py
     assert (says in caplog.text) == (name == 'averaged')
 
 
-def test_checkpoint_of_another_variant(tmp_path) -> None:
-    torch.save(parity.released_state_dict('transnext_micro'), tmp_path / 'release.pth')
-    backbone = TransNeXt('tiny', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'release.pth')))
-    before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    shape = r'stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)'
-    with pytest.raises(InputError, match=shape):
-        backbone.init_weights()
-    for name, value in backbone.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
-
-
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
@@ -182,6 +146,7 @@ def test_checkpoint_of_another_variant(tmp_path) -> None:
         ([1, 2], 'holds no weights: .*got list'),
         ({'epoch': 3}, 'holds no weights'),
         ({'layer1.weight': torch.zeros(3)}, 'missing in the file: .*unknown to the model: layer1.weig'),
+        ({'patch_embed1.proj.weight': torch.zeros(9, 3, 7, 7)}, r'\(file \(9, 3, 7, 7\), model \(8, 3, 7, 7\)\)'),
         ('http://127.0.0.1:9/file.pth', 'cannot read the checkpoint http.*; download it by hand'),  # nothing listens
     ],
 )
@@ -192,5 +157,8 @@ def test_what_is_no_checkpoint_of_the_model(content: object, message: str, tmp_p
     elif isinstance(content, (list, dict)):
         torch.save(content, path)
     source = content if isinstance(content, str) else str(path)
+    backbone = TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=source))
+    before = copy.deepcopy(backbone.state_dict())
     with pytest.raises(InputError, match=message):
-        TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=source)).init_weights()
+        backbone.init_weights()
+    torch.testing.assert_close(backbone.state_dict(), before, rtol=0, atol=0)

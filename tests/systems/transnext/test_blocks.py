@@ -13,7 +13,6 @@ from torch.nn.utils import prune
 
 from bioattn_mm.ops.add_norm import MAX_CHANNELS
 from bioattn_mm.systems.transnext import blocks
-from bioattn_mm.systems.transnext.position_bias import tables_of
 from tests.ops.conftest import needs_library
 from tests.systems.common.small_backbones import TRANSNEXT
 
@@ -128,14 +127,11 @@ def test_stochastic_depth() -> None:
     assert blocks._drop_path([*stage.eval()], torch.empty(3, 1)) == [(None, None)] * 2
 
 
-@pytest.mark.parametrize('options', [dict(), dict(bias_mode='interpolate', img_size=64)], ids=str)
-def test_tables_of_a_stage(options: dict) -> None:
-    biases = [block.attn.position_bias for block in model(**options).stages[0].blocks]
-    for table, bias in zip(tables_of(biases, (8, 16), (1, 2)), biases, strict=True):
-        torch.testing.assert_close(table, bias.table((8, 16), (1, 2)))
-    biases[1].pretrain_grid = (5, 5)
-    for table, bias in zip(tables_of(biases, (8, 16), (1, 2)), biases, strict=True):
-        torch.testing.assert_close(table, bias.table((8, 16), (1, 2)))
+def test_blocks_of_a_stage_may_have_other_units_of_coordinates(by_functions: list[Tensor]) -> None:
+    backbone = model()
+    backbone.stages[0].blocks[1].attn.position_bias.pretrain_grid = (5, 5)
+    torch.testing.assert_close(step(backbone), by_layers(backbone), rtol=1e-4, atol=1e-6)
+    assert len(by_functions) == STAGES
 
 
 class Adapted(nn.Linear):

@@ -1,8 +1,5 @@
 """VARS: the recorded vectors, the hosts, any input size, and OpenMMLab's switches."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,51 +7,19 @@ import torch.nn.functional as F
 from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.systems.vars import VARS
 from bioattn_mm.systems.vars.attention import THRESHOLDS
-from tests import parity
-from tests.systems.common.small_backbones import RVT, VARS_NAMES, loaded
+from tests.systems.common.small_backbones import RVT
 from tests.systems.real_picture import real_picture
-
-
-def released(attention: str, folder: Path) -> VARS:
-    """RVT-Ti with the weights of a file like the release's."""
-    weights = {'model': parity.released_state_dict(f'vars_rvt_tiny_{attention}')}
-    # The release's lambda of VARS-S, with which its features were recorded.
-    sparsity = 3.5 if attention == 'vars_s' else None
-    return loaded(VARS, weights, folder, 'rvt-tiny', VARS_NAMES[attention], sparsity=sparsity)
-
-
-@pytest.mark.parametrize('name', parity.vectors('vars'))
-@torch.no_grad()
-def test_matches_the_recorded_features(name: str, tmp_path) -> None:
-    parity.check_features(released(parity.read_vector(name)['attention'], tmp_path), name)
-
-
-@torch.no_grad()
-def test_step_bounds_of_the_convolution_are_the_recorded_ones(tmp_path) -> None:
-    backbone = released('vars_s', tmp_path)
-    recorded = np.load(parity.FOLDER / 'vars_rvt_tiny_vars_s_224x224_L.npz')
-    assert len(recorded.files) == 12
-    for name in recorded.files:
-        block = backbone.get_submodule(VARS.release.rename(name).removesuffix('.L'))
-        bound = block.attn.step_bound(block.attn.dictionary(block.attn.grid))
-        np.testing.assert_allclose(bound.flatten(), recorded[name], rtol=1e-5)
-
 
 ISTA = dict(type='bioattn_mm.IstaReconstructionAttention')
 OF_GFNET = dict(type='bioattn_mm.ConvolutionalSparseReconstruction', with_mixing=False, num_kernels=1)
 
 
 @pytest.mark.parametrize(
-    ('block', 'attention'),
-    [
-        *(('rvt', kind) for kind in ('vars_s', 'vars_d', 'vars_sd', OF_GFNET, ISTA, ISTA | dict(static_grid=None))),
-        *((block, 'vars_s') for block in ('deit', 'gfnet')),
-    ],
-    ids=str,
+    'attention', ['vars_s', 'vars_d', 'vars_sd', OF_GFNET, ISTA, ISTA | dict(static_grid=None)], ids=str
 )
-def test_codes_and_gradients_are_not_zero(block: str, attention: str | dict) -> None:
+def test_codes_and_gradients_are_not_zero(attention: str | dict) -> None:
     """In every block, at the start and after ten steps: with lambda = 3.5, VARS-S has no code that is not zero."""
-    arch = dict(block=block, embed_dims=[192, 384], depths=[3, 1], num_heads=[6, 12], feature_ratio=2)
+    arch = dict(block='rvt', embed_dims=[192, 384], depths=[3, 1], num_heads=[6, 12], feature_ratio=2)
     backbone = VARS(arch, attention, pretrain_size=96)
     optimizer = torch.optim.AdamW(backbone.parameters(), 1e-3)
     images = real_picture(96)
@@ -63,33 +28,34 @@ def test_codes_and_gradients_are_not_zero(block: str, attention: str | dict) -> 
         features = backbone(images)[-1].mean((2, 3))
         F.cross_entropy(features, torch.arange(len(images))).backward()
         if step in (0, 10):
-            backbone.eval()
-            for recording in record_attention(backbone, images):
+            for recording in record_attention(backbone.eval(), images):
                 codes = recording.layer.recurrent_states(*recording.inputs)[1][-1]
                 assert codes.isfinite().all() and (codes != 0).float().mean() > 0.01, recording.name
-            backbone.train()
-            for name, parameter in backbone.named_parameters():
+            for name, parameter in backbone.train().named_parameters():
                 assert parameter.grad.isfinite().all() and parameter.grad.any(), name
         optimizer.step()
 
 
-def test_arguments_reach_every_layer() -> None:
+@pytest.mark.parametrize(
+    ('attention', 'options', 'expected'),
+    [
+        ('vars_s', {}, (3, 0.3, 'soft')),
+        ('vars_d', {}, (3, 0.3, 'gelu')),
+        ('vars_d', dict(num_steps=5, sparsity=0.1, threshold='soft'), (5, 0.1, 'soft')),
+        ('vars_s', dict(threshold='gelu'), (3, 0.3, 'gelu')),
+        (ISTA, {}, (3, 2.0, 'soft')),
+        (ISTA | dict(static_grid=None), dict(num_steps=0, sparsity=0.0), (0, 0.0, 'soft')),
+    ],
+    ids=str,
+)
+def test_arguments_reach_every_layer(attention: str | dict, options: dict, expected: tuple) -> None:
     """Those that are not given are the paper's, and not the release's, whose lambda of VARS-S is 3.5."""
-    for attention, options, steps, sparsity, threshold in (
-        ('vars_s', {}, 3, 0.3, 'soft'),
-        ('vars_d', {}, 3, 0.3, 'gelu'),
-        ('vars_d', dict(num_steps=5, sparsity=0.1, threshold='soft'), 5, 0.1, 'soft'),
-        ('vars_s', dict(threshold='gelu'), 3, 0.3, 'gelu'),
-        (ISTA, {}, 3, 2.0, 'soft'),
-        (ISTA, dict(num_steps=0, sparsity=0.0), 0, 0.0, 'soft'),
-        (ISTA | dict(static_grid=None), dict(num_steps=0, sparsity=0.0), 0, 0.0, 'soft'),
-    ):
-        backbone = VARS(RVT, attention, **options)
-        for block, stride in zip(backbone.blocks, backbone.stage_strides, strict=True):
-            layer = block.attn
-            assert (layer.num_steps, layer.sparsity, layer.threshold) == (steps, sparsity, THRESHOLDS[threshold])
-            if isinstance(attention, dict):
-                assert layer.static_grid == (None if 'static_grid' in attention else (224 // stride,) * 2)
+    backbone = VARS(RVT, attention, **options)
+    for block, stride in zip(backbone.blocks, backbone.stage_strides, strict=True):
+        layer = block.attn
+        assert (layer.num_steps, layer.sparsity, layer.threshold) == (*expected[:2], THRESHOLDS[expected[2]])
+        if isinstance(attention, dict):
+            assert layer.static_grid == (None if 'static_grid' in attention else (224 // stride,) * 2)
 
 
 def test_pooling_is_frozen_with_the_block_after_it() -> None:

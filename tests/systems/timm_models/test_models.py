@@ -1,11 +1,9 @@
 """What timm asks of a model, and its tools and other libraries call: as `tests/test_models.py` of timm asserts it.
 
-Each name is built as it is; what computes has few blocks and channels in the place of its own. timm's rules about
-TorchScript, pruning and its own classes for maps are left out.
+timm's rules about TorchScript, pruning and its own classes for maps are left out.
 """
 
 import json
-import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,77 +11,25 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
+from mmengine.registry import DefaultScope
 from timm.data import create_transform, resolve_model_data_config
 from timm.layers import create_feature_extractor, get_graph_node_names
-from timm.models import FeatureInfo, get_model_args, get_model_input_config, load_model_config_from_hf, push_to_hf_hub
-from torch import Tensor, nn
+from timm.models import get_model_args, get_model_input_config, load_model_config_from_hf, push_to_hf_hub
+from timm.optim import param_groups_layer_decay
+from torch import nn
 
-from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.timm_models.models import BACKBONES
-from bioattn_mm.systems.timm_models.timm_registry import MODELS
 
-from .classifiers import ARCH, NAMES, small
+from .classifiers import ARCH, NAMES, released_file, small, small_classifier
 
 every_system = pytest.mark.parametrize('name', NAMES)
-every_name = pytest.mark.parametrize('name', MODELS)
-PYRAMIDS = ('TransNeXt', 'GABSwin')
 
 
-def slim(name: str, **options: object) -> nn.Module:
-    """The model of a name with its heads, each of 8 channels or a few more, and three to five blocks."""
-    backbone, settings = MODELS[name]
-    arch = dict(BACKBONES[backbone].arch_settings[settings['arch']])
-    heads = arch['num_heads']
-    if backbone == 'PerViT':
-        arch['embed_dims'] = tuple(heads * channels for channels in (8, 9, 10, 11))
-    elif backbone == 'GABSwin':
-        arch['embed_dims'] = 8 * heads[0]
-    else:
-        arch['embed_dims'] = 8 * heads if isinstance(heads, int) else tuple(8 * number for number in heads)
-    if 'depths' in arch:
-        arch['depths'] = (2, *[1] * (len(arch['depths']) - 1)) if len(arch['depths']) > 1 else (3,)
-    else:
-        arch['num_layers'] = 3
-    if backbone == 'ConViT':
-        options['local_up_to_layer'] = 2
-    return timm.create_model(name, arch=arch, **options)
-
-
-def images(name: str, batch: int = 1, channels: int = 3) -> Tensor:
-    """The smallest square that a model takes, of 48 pixels on."""
-    lowest = timm.models.get_pretrained_cfg(name).min_input_size or (3, 48, 48)
-    return torch.randn(batch, channels, *lowest[1:])
-
-
-@every_name
-def test_configuration_of_every_name(name: str) -> None:
-    with on_meta():
-        model = timm.create_model(name, num_classes=42, in_chans=5)
-    state_dict, cfg = model.state_dict(), model.default_cfg
-    assert state_dict[cfg['first_conv'] + '.weight'].shape[1] == 5
-    assert state_dict[cfg['classifier'] + '.weight'].shape == (42, model.num_features)
-    assert model.get_classifier().out_features == model.num_classes == 42
-    assert model.head_hidden_size == model.num_features == model.feature_info[-1]['num_chs']
-    assert {info['module'] for info in model.feature_info} <= {name for name, _ in model.named_modules()}
-    # timm wants three levels of all but plain ViTs; RVT has two strides.
-    backbone = MODELS[name][0]
-    with on_meta():
-        indices = timm.create_model(name, features_only=True).backbone.out_indices
-    assert len(indices) >= (2 if 'rvt' in name else 3) and max(indices) == len(model.feature_info) - 1
-    strides = [info['reduction'] for info in model.feature_info]
-    # segmentation-models-pytorch tells pyramids from the rest by their strides.
-    assert strides == [4, 8, 16, 32] if backbone in PYRAMIDS else {16} <= set(strides) <= {16, 32}
-    data = resolve_model_data_config(model)
-    assert cfg['pool_size'] == tuple(length // strides[-1] for length in data['input_size'][1:])
-    assert (data['interpolation'], len(data['mean']), len(data['std'])) == ('bicubic', 3, 3)
-
-
-@every_name
+@every_system
 @torch.no_grad()
 def test_classifier(name: str) -> None:
-    model = slim(name, num_classes=42).eval()
-    x = images(name)
+    model, x = small(name, num_classes=42).eval(), torch.randn(1, 3, 50, 70)
     logits = model(x)
     assert logits.shape == (1, 42)
     features = model.forward_features(x)
@@ -107,18 +53,50 @@ def test_classifier(name: str) -> None:
     assert model.get_parameter(model.pretrained_cfg['first_conv'] + '.weight').grad is not None
 
 
-@every_name
+@every_system
 @torch.no_grad()
-def test_maps_as_feature_info_has_them(name: str) -> None:
-    """Of `features_only`, which gives those of `out_indices`, and of a classifier's `forward_intermediates`."""
-    x = images(name)
-    model, classifier = slim(name, features_only=True, out_indices=(0, 1, 2)).eval(), slim(name).eval()
-    features, intermediates = classifier.forward_intermediates(x)
-    torch.testing.assert_close(features, classifier.forward_features(x), rtol=0, atol=0)
-    for maps, info in ((model(x), model.feature_info), (intermediates, FeatureInfo(classifier.feature_info, 0))):
-        for map_, each in zip(maps, info.info, strict=len(maps) > 3):
-            length = math.ceil(x.shape[2] / each['reduction'])
-            assert map_.shape == (1, each['num_chs'], length, length)
+def test_checkpoints_and_logits_are_those_of_an_image_classifier(name: str, tmp_path: Path) -> None:
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        host = small_classifier(name).eval()
+    torch.save(dict(state_dict=host.state_dict()), tmp_path / 'epoch_300.pth')
+    model = small(name, num_classes=10, checkpoint_path=str(tmp_path / 'epoch_300.pth')).eval()
+    image = torch.randn(2, 3, 64, 96)
+    torch.testing.assert_close(model(image), host(image), rtol=0, atol=1e-6)
+    host.load_state_dict(model.state_dict())  # and the other way round
+
+    features = small(name, features_only=True, out_indices=2, checkpoint_path=str(tmp_path / 'epoch_300.pth'))
+    for parameter, value in features.backbone.state_dict().items():
+        if parameter in host.backbone.state_dict():
+            torch.testing.assert_close(value, host.backbone.state_dict()[parameter], rtol=0, atol=0)
+
+
+@every_system
+@torch.no_grad()
+def test_maps_are_those_of_the_backbone(name: str) -> None:
+    model = small(name, features_only=True, out_indices=(0, -1)).eval()
+    last = len(model.feature_info) - 1
+    backbone = BACKBONES[name](arch=ARCH[name], out_indices=(0, last)).eval()
+    backbone.load_state_dict(model.backbone.state_dict())
+    image = torch.randn(1, 3, 65, 40)
+    maps = model(image)
+    for feature, expected in zip(maps, backbone(image), strict=True):
+        torch.testing.assert_close(feature, expected, rtol=0, atol=0)
+    assert [feature.shape[1] for feature in maps] == model.feature_info.channels()
+    for feature, stride in zip(maps, model.feature_info.reduction(), strict=True):
+        assert feature.shape[2:] == (-(-65 // stride), -(-40 // stride))
+    assert small(name, features_only=True, out_indices=1).feature_info.out_indices == (last,)
+    # transformers sets what is returned when it is asked for hidden states, and sets it back.
+    layers = model.return_layers
+    model.return_layers = [info['module'] for info in model.feature_info.info]
+    hidden_states = model(image)
+    assert len(hidden_states) == last + 1
+    model.return_layers = layers
+    for feature, hidden_state, again in zip(maps, (hidden_states[0], hidden_states[-1]), model(image), strict=True):
+        assert torch.equal(hidden_state, feature) and torch.equal(again, feature)
+    # Without the later stages, the modules have the same names.
+    early = small(name, features_only=True, out_indices=(0,))
+    assert early.feature_info.module_name() == model.feature_info.module_name()[:1]
+    assert early.feature_info.module_name()[0] in dict(early.named_modules())
 
 
 @every_system
@@ -127,24 +105,27 @@ def test_arguments_of_forward_intermediates(name: str) -> None:
     model = small(name).eval()
     x = torch.randn(2, 3, 65, 40)
     features, maps = model.forward_intermediates(x)
+    torch.testing.assert_close(features, model.forward_features(x), rtol=0, atol=0)
+    for map_, info in zip(maps, model.feature_info, strict=True):
+        stride = info['reduction']
+        assert map_.shape == (2, info['num_chs'], -(-65 // stride), -(-40 // stride))
     assert len(model.forward_intermediates(x, 2)[1]) == 2
     calls = []
     for index, stage in enumerate(model.backbone.block_modules()):
         stage.register_forward_hook(lambda *_, index=index: calls.append(index))
     (chosen,) = model.forward_intermediates(x, (0,), intermediates_only=True)
     torch.testing.assert_close(chosen, maps[0])
-    assert calls == list(range(len(model.backbone.stages[0].blocks) if name in PYRAMIDS else 1))
+    assert calls == list(range(len(model.backbone.stages[0].blocks) if name in ('TransNeXt', 'GABSwin') else 1))
     with pytest.raises(InputError, match="output_fmt must be 'NCHW', got 'NLC'"):
         model.forward_intermediates(x, output_fmt='NLC')
     with pytest.raises(InputError, match=r'expected an input of \(B, 3, H, W\)'):
         model.forward_intermediates(torch.randn(1, 3, 20, 20))
 
 
-@every_name
+@every_system
 def test_traced_by_fx(name: str) -> None:
     """The graph holds for other sizes than that of any image before, and has the gradients of the model."""
-    pad = dict(pad_small_map=True) if MODELS[name][0] == 'GABSwin' else {}
-    model = slim(name, num_classes=10, **pad).double().eval()
+    model = small(name, num_classes=10).double().eval()
     _, nodes = get_graph_node_names(model)
     traced = create_feature_extractor(model, {nodes[-1]: 'logits'}).eval()
     for size in ((50, 70), (65, 40)):
@@ -159,6 +140,41 @@ def test_traced_by_fx(name: str) -> None:
     torch.manual_seed(0)
     (traced.train()(x)['logits'] ** 2).sum().backward()
     torch.testing.assert_close({n: parameter.grad for n, parameter in traced.named_parameters()}, expected)
+
+
+@every_system
+def test_layer_decay(name: str) -> None:
+    model = small(name, num_classes=10)
+    groups = param_groups_layer_decay(model, 0.05, model.no_weight_decay(), layer_decay=0.5)
+    settings = {id(p): (group['lr_scale'], group['weight_decay']) for group in groups for p in group['params']}
+    for parameter, value in model.named_parameters():
+        depth, depths = model.backbone.get_layer_depth(parameter, 'backbone.')
+        scale, decay = settings[id(value)]
+        assert scale == 0.5 ** (depths - 1 - depth)
+        kept = value.ndim <= 1 or any(part in parameter for part in model.backbone.no_weight_decay)
+        assert decay == (0 if kept else 0.05)
+
+
+@pytest.mark.parametrize(
+    'options',
+    [dict(num_classes=10), dict(num_classes=5, in_chans=1), dict(num_classes=0, in_chans=1)]
+    + [dict(features_only=True, in_chans=channels) for channels in (1, 3)],
+    ids=str,
+)
+def test_pretrained_weights(options: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As with `pretrained=True` alone, from a file instead of from the hub, for other heads and channels."""
+    weights = released_file(tmp_path / 'released.pth', 'transnext_micro')
+    source = dict(file=str(tmp_path / 'released.pth'))
+    model = timm.create_model('transnext_micro', pretrained=True, pretrained_cfg_overlay=source, **options)
+    first, norm = (model.backbone.stages[0].patch_embed.proj.weight, model.backbone.stages[3].norm.weight)
+    expected = weights['patch_embed1.proj.weight']
+    if options.get('in_chans') == 1:
+        expected = expected.sum(1, keepdim=True)
+    torch.testing.assert_close(first.detach(), expected)
+    torch.testing.assert_close(norm.detach(), weights['norm4.weight'], rtol=0, atol=0)
+    if options.get('num_classes'):
+        assert model.head.fc.weight.shape == (options['num_classes'], 384)
+    assert 'channel' not in caplog.text
 
 
 @every_system
@@ -206,7 +222,7 @@ def test_another_image_size() -> None:
     assert create_transform(**resolve_model_data_config(plain)).transforms[0].size == 256
 
 
-@every_system
+@pytest.mark.parametrize('name', ['TransNeXt', 'VARS'])
 def test_through_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`push_to_hf_hub`, with a folder for the hub, and `create_model` from it: the same logits."""
     hub = tmp_path / 'hub'
@@ -238,6 +254,16 @@ def test_through_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(again(x), model(x), rtol=0, atol=0)
 
 
-def test_feature_classes_of_other_models() -> None:
-    with pytest.raises(InputError, match="feature_cls of transnext_micro must be 'list', got 'dict'"):
-        timm.create_model('transnext_micro', features_only=True, feature_cls='dict')
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(global_pool='max'), "global_pool must be 'avg' or '', got 'max'"),
+        (dict(global_pool=''), "global_pool='' needs num_classes=0, got 1000"),
+        (dict(features_only=True, out_indices=(4,)), r'out_indices must be stages 0 to 3, got \(4,\)'),
+        (dict(features_only=True, out_indices=(-5,)), r'out_indices must be stages 0 to 3, got \(-5,\)'),
+        (dict(features_only=True, feature_cls='dict'), "feature_cls of transnext_micro must be 'list', got 'dict'"),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small('TransNeXt', **options)
