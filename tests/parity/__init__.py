@@ -45,9 +45,7 @@ def released_state_dict(manifest: str) -> dict[str, torch.Tensor]:
 def released_heads(framework: str, variant: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the neck and the heads around a variant of TransNeXt, as the authors' library builds them.
 
-    Args:
-        framework: A key of `released_heads.json`.
-        variant: 'micro', 'tiny', 'small' or 'base'; the backbones of tiny and small have the same channels.
+    `framework` is a key of `released_heads.json`; the backbones of tiny and small have the same channels.
     """
     shapes = json.loads((FOLDER / 'released_heads.json').read_text())[framework]
     return {name: tuple(shape) for name, shape in {**shapes['tiny'], **shapes.get(variant, {})}.items()}
@@ -80,12 +78,7 @@ def read_vector(name: str) -> dict:
 
 
 def check_features(backbone: Callable[[torch.Tensor], Sequence[torch.Tensor]], name: str) -> None:
-    """Check what a backbone gives for the image of a vector against all recorded features.
-
-    Args:
-        backbone: In eval mode, with the values of `fill_value`; all of the vector's stages are its outputs.
-        name: The vector's name.
-    """
+    """What a backbone, with the values of `fill_value`, gives for the image of a vector is what was recorded."""
     batch, _, height, width = read_vector(name)['image']
     recorded = np.load(FOLDER / f'{name}.npz')
     outputs = backbone(image(batch, height, width))

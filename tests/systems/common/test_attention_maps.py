@@ -184,23 +184,19 @@ def test_weights_of_convolutions(grid: tuple[int, int]) -> None:
             torch.testing.assert_close(of_queries[..., 0], output[:, queries])
 
 
-@pytest.mark.parametrize(
-    'make',
-    [
-        lambda: SparseReconstructionAttention(CHANNELS, HEADS, (4, 4)),
-        lambda: ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2),
-        lambda: ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2, with_mixing=False),
-    ],
-    ids=['vars_sd', 'vars_s', 'vars_s without mixing'],
-)
-def test_weights_of_reconstruction_in_inference_mode(make: Callable[[], nn.Module]) -> None:
-    layer, queries = randomized(make()), torch.tensor([0, 5])
-    with torch.inference_mode():
-        x = tokens((3, 4))
-        maps = layer.attention_maps(x, queries)
-    for name, expected in layer.attention_maps(x.clone(), queries).items():
-        assert not expected.weights.requires_grad
-        torch.testing.assert_close(maps[name].weights, expected.weights)
+def test_weights_of_reconstruction_in_inference_mode() -> None:
+    queries = torch.tensor([0, 5])
+    for layer in (
+        SparseReconstructionAttention(CHANNELS, HEADS, (4, 4)),
+        ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2),
+        ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2, with_mixing=False),
+    ):
+        with torch.inference_mode():
+            x = tokens((3, 4))
+            maps = randomized(layer).attention_maps(x, queries)
+        for name, expected in layer.attention_maps(x.clone(), queries).items():
+            assert not expected.weights.requires_grad
+            torch.testing.assert_close(maps[name].weights, expected.weights)
 
 
 def test_reconstruction_norms() -> None:

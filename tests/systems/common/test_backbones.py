@@ -10,7 +10,6 @@ from torch import nn
 
 from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.checkpoints.meta_models import on_meta
-from bioattn_mm.errors import InputError
 from bioattn_mm.registry import MODELS
 from bioattn_mm.systems.common.attention_maps import whole_attention
 from bioattn_mm.systems.vars.backbone import ATTENTIONS as VARS_ATTENTIONS
@@ -135,13 +134,6 @@ def test_second_derivatives_of_formulas(name: str, monkeypatch: pytest.MonkeyPat
     (gradient,) = torch.autograd.grad(outputs[0].square().sum(), image, create_graph=True)
     (second,) = torch.autograd.grad(gradient.square().sum(), image)
     assert second.isfinite().all() and second.any()
-
-
-@every_backbone
-@pytest.mark.parametrize('size', [(31, 64), (64, 31), (0, 64)], ids=str)
-def test_input_that_is_too_small(name: str, size: tuple[int, int]) -> None:
-    with pytest.raises(InputError, match=rf'at least 32 pixels, got \(1, 3, {size[0]}, {size[1]}\)'):
-        build(name)(torch.zeros(1, 3, *size))
 
 
 @plain_variant

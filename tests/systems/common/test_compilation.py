@@ -29,9 +29,9 @@ FAILS_IN_INDUCTOR = {
 PARTS_OF_OTHERS = ('VARS rvt vars_s', 'VARS rvt vars_d')
 
 
-def smallest(name: str) -> nn.Module:
+def smallest(name: str, **options: object) -> nn.Module:
     torch.manual_seed(0)
-    return build(name, drop_path_rate=0.5, **SMALLEST[name]).train()
+    return build(name, drop_path_rate=0.5, **SMALLEST[name], **options).train()
 
 
 def step(backbone: nn.Module, compiled: nn.Module, image: Tensor) -> list[Tensor]:
@@ -62,9 +62,18 @@ def check(backbone: nn.Module, backend: str, dynamic: bool) -> None:
     assert counter.frame_count == graphs
 
 
-def test_a_stage_at_all_sizes() -> None:
-    """The first of TransNeXt, with every layer that depends on the size but attention to all tokens."""
+def test_a_stage_of_transnext_at_all_sizes() -> None:
+    """With every layer that depends on the size but attention to all tokens."""
     check(smallest('TransNeXt').stages[0], 'eager', dynamic=True)
+
+
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [('TransNeXt', {}), ('TransNeXt', dict(bias_mode='interpolate', img_size=160)), ('PerViT', {})],
+)
+def test_attention_to_all_tokens_at_one_size(name: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('bioattn_mm.ops.chunked_attention.MAX_WEIGHTS_PER_CHUNK', 20)  # several chunks
+    check(smallest(name, **options), 'aot_eager', dynamic=False)
 
 
 @pytest.mark.parametrize(

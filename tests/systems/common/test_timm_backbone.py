@@ -1,6 +1,7 @@
 """`TimmBackbone`: maps of timm's models of every kind at any size, their weights, depths and frozen stages."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import timm
@@ -46,25 +47,16 @@ def test_maps_of_any_size(name: str) -> None:
 
 
 @torch.no_grad()
-def test_maps_come_in_the_order_of_the_network() -> None:
-    model = backbone('resnet18', out_indices=(3, 1, -2))
-    assert (model.out_indices, model.out_strides) == ((1, 3), (4, 16))
-    shapes = [map_.shape[1:] for map_ in model(torch.randn(1, 3, 64, 96))]
-    assert shapes == [(model.out_channels[0], 16, 24), (model.out_channels[1], 4, 6)]
-
-
-@torch.no_grad()
 def test_maps_are_those_of_timm() -> None:
     """Of a model built for the image's size, without padding; DINOv2 sees the image resized by 14 / 16."""
     for name, size, seen in (('vit_tiny_patch16_224', 96, 96), ('vit_small_patch14_reg4_dinov2', 96, 84)):
-        model = backbone(name, out_indices=(1, -1)).eval()
+        model = backbone(name, out_indices=(-1, 1)).eval()
         torch.manual_seed(0)
         other = timm.create_model(name, num_classes=0, dynamic_img_size=True, **VIT).eval()
         x = torch.randn(1, 3, size, size)
         resized = nn.functional.interpolate(x, (seen, seen), mode='bilinear', antialias=True)
         expected = other.forward_intermediates(resized, indices=(1, 3), norm=True, intermediates_only=True)
-        for map_, timms in zip(model(x), expected, strict=True):
-            torch.testing.assert_close(map_, timms)
+        torch.testing.assert_close(list(model(x)), expected)
 
 
 def weights_of(name: str, path: Path, **options) -> dict[str, Tensor]:
@@ -104,7 +96,8 @@ def test_one_channel(tmp_path: Path) -> None:
 
 
 def test_depths_and_frozen_stages() -> None:
-    model = backbone('vit_tiny_patch16_224', frozen_stages=1)
+    model = backbone('vit_tiny_patch16_224', frozen_stages=1, with_cp=True)
+    assert model.model.grad_checkpointing
     depths = {n: model.get_layer_depth(f'backbone.{n}', 'backbone.') for n, _ in model.named_parameters()}
     assert depths['model.pos_embed'] == depths['model.patch_embed.proj.weight'] == (0, 6)
     assert depths['model.blocks.3.mlp.fc1.weight'] == (4, 6)
@@ -118,20 +111,8 @@ def test_depths_and_frozen_stages() -> None:
     assert all('layer' not in n or 'layer1' in n for n, p in model.named_parameters() if not p.requires_grad)
 
 
-def test_activations_computed_again() -> None:
-    models = [backbone('vit_tiny_patch16_224', with_cp=with_cp).train() for with_cp in (False, True)]
-    x = torch.randn(1, 3, 64, 64)
-    for model in models:
-        model(x)[-1].sum().backward()
-    for (name, parameter), other in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, other.grad, msg=name)
-
-
 def test_weights_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(*args: object, **kwargs: object) -> None:
-        raise OSError('no network')
-
-    monkeypatch.setattr('timm.models._builder.load_state_dict_from_hf', download)
+    monkeypatch.setattr('timm.models._builder.load_state_dict_from_hf', Mock(side_effect=OSError('no network')))
     model = backbone('vit_tiny_patch16_224', init_cfg=dict(type='Pretrained', checkpoint='timm://'))
     with pytest.raises(InputError, match='cannot be had from timm://: no network; name a file of them'):
         model.init_weights()

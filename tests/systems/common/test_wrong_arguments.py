@@ -45,15 +45,12 @@ def test_every_backbone_refuses_wrong_stages_and_archs(name: str) -> None:
 # Name of the backbone, what differs in its `arch`, other arguments, and what is said.
 OF_BACKBONES = [
     ('TransNeXt', dict(depths=(1, 1)), {}, r'depths of arch needs 4 values, got \(1, 1\)'),
-    ('TransNeXt', dict(sr_ratios=(8, 4)), {}, r'sr_ratios of arch needs 4 values, got \(8, 4\)'),
     ('TransNeXt', dict(num_heads=(3, 2, 3, 4)), {}, HEADS.format(8, 3)),
     ('TransNeXt', {}, dict(bias_mode='stretch'), "bias_mode must be 'extrapolate' or 'interpolate', got 'stretch'"),
-    ('TransNeXt', {}, dict(window_size=(3, 3)), r'window_size must be one int or 4 of them, got \(3, 3\)'),
     ('TransNeXt', {}, dict(window_size=4), 'window_size must be odd and positive, got 4'),
     ('TransNeXt', {}, dict(token_mixers=[{}]), r'token_mixers must be one dict or 4 of them, got \[\{\}\]'),
     ('TransNeXt', {}, dict(token_mixers=dict(scale='none')), "a layer must be a dict with its type, got 'none'"),
     ('TransNeXt', {}, dict(channel_mixer=dict(type='Glu')), "a class or its name in the registry .* got 'Glu'"),
-    ('GABSwin', dict(depths=(2, 2)), {}, r'depths of arch needs 4 values, got \(2, 2\)'),
     ('GABSwin', dict(num_heads=(3, 3, 3, 3)), {}, HEADS.format(16, 3)),
     ('GABSwin', {}, dict(sigma=0.0), 'sigma must be positive, got 0.0'),
     ('GABViT', dict(num_heads=3), {}, HEADS.format(16, 3)),
@@ -61,18 +58,9 @@ OF_BACKBONES = [
     ('ConViT', {}, dict(local_up_to_layer=13), 'local_up_to_layer must be 0 to 12, got 13'),
     ('ConViT', {}, dict(token_mixers=[{}] * 12), 'token_mixers must be one dict or 10 of them'),
     ('ConViT', {}, dict(token_mixers=dict(gate=0)), 'GPSA has no argument gate: expected some of embed_dims, num_'),
-    ('ConViT', {}, dict(out_type='raw'), "out_type must be one of featmap, avg_featmap, cls_token, got 'raw'"),
-    (
-        'ConViT',
-        {},
-        dict(out_type='cls_token', out_indices=(9, 11)),
-        r"out_type='cls_token' needs out_indices from 10 on, .* got \(9, 11\)",
-    ),
-    ('PerViT', dict(embed_dims=(4, 8)), {}, r'embed_dims of arch needs 4 values, got \(4, 8\)'),
+    ('ConViT', {}, dict(out_type='cls_token', out_indices=(9, 11)), 'needs out_indices from 10 on'),
     ('PerViT', dict(num_heads=8), {}, HEADS.format(4, 8)),
     ('PerViT', {}, dict(position_init='local'), "position_init must be .*, got 'local'"),
-    ('PerViT', {}, dict(stem=dict(type='PatchStem', patch=8)), 'PatchStem has no argument patch'),
-    ('PerViT', {}, dict(token_mixers=[{}] * 4), 'token_mixers must be one dict or 12 of them'),
     ('PerViT', {}, dict(out_type='cls_token'), "out_type must be one of featmap, avg_featmap, got 'cls_token'"),
     ('VARS', dict(block='swin'), {}, "block of arch must be one of rvt, deit, gfnet, got 'swin'"),
     ('VARS', dict(depths=[12]), {}, 'embed_dims, depths and num_heads of arch must be lists of one or'),
@@ -80,7 +68,6 @@ OF_BACKBONES = [
     ('VARS', {}, dict(attention='vars'), 'attention must be one of vars_s, vars_d, vars_sd, performer, softmax'),
     ('VARS', {}, dict(num_steps=0), 'num_steps must be at least 1, got 0'),
     ('VARS', {}, dict(threshold='hard'), "threshold must be one of soft, gelu, got 'hard'"),
-    ('VARS', {}, dict(attention=dict(type='Vars')), "the type of a layer must be .*, got 'Vars'"),
     ('VARS', {}, dict(sparsity=-0.1), 'sparsity must not be negative, got -0.1'),
 ]
 
@@ -106,13 +93,18 @@ def test_a_backbone_of_timm_refuses_wrong_arguments(options: dict, message: str)
         MODELS.build(dict(type='bioattn_mm.TimmBackbone', **options))
 
 
+@pytest.mark.parametrize('size', [(31, 64), (64, 31), (0, 64)], ids=str)
+def test_a_backbone_refuses_small_images(size: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match=rf'at least 32 pixels, got \(1, 3, {size[0]}, {size[1]}\)'):
+        build('ConViT')(torch.zeros(1, 3, *size))
+
+
 OF_LAYERS: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: GPSA(10, 3), HEADS.format(10, 3)),
     (lambda: SoftmaxAttention(10, 3), HEADS.format(10, 3)),
     (lambda: PerformerAttention(10, 3), HEADS.format(10, 3)),
     (lambda: OtherConvGLU(8, 4, 4), 'design must be 1, 2 or 3, got 4'),
     (lambda: build_layer(dict(ratio=4)), 'got None'),
-    (lambda: build_layer(dict(type='GLU', width=3), embed_dims=12, ratio=4), 'GLU has no argument width: expected'),
     (lambda: build_layer(dict(type='LengthScaledAttention'), embed_dims=12, num_heads=3), 'needs position_bias'),
 ]
 
@@ -133,11 +125,7 @@ def test_a_layer_refuses_wrong_arguments(make: Callable[[], nn.Module], message:
         (dict(in_channels=[16, 8], sources=[0, 0, 0, 0]), ALL_INPUTS),
         (dict(in_channels=[16, 8], sources=[0, 0, 1, 2]), ALL_INPUTS),
         (dict(sources=[0, 0]), 'each of the 4 scales needs one input'),
-        (
-            dict(head_strides=[8, 16, 32, 64]),
-            r'the head expects strides \(8, 16, 32, 64\), the pyramid has \(4, 8, 16, 32\) '
-            r'\(inputs of stride 16, scales \(4, 2, 1, 0.5\)\)',
-        ),
+        (dict(head_strides=[8, 16, 32, 64]), r'the head expects strides \(8, 16, 32, 64\), the pyramid has \(4, 8, '),
     ],
 )
 def test_a_pyramid_refuses_wrong_arguments(options: dict, message: str) -> None:

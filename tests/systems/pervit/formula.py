@@ -69,7 +69,7 @@ def phi_c(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.exp(query @ key.mT / query.shape[-1] ** 0.5), value
 
 
-def attention_by(weights: Tensor, value: Tensor, layer: nn.Module) -> Tensor:
+def attend(weights: Tensor, value: Tensor, layer: nn.Module) -> Tensor:
     """Values, (B, H, W, C), weighted by (..., heads, N, N) that are divided by their sums, and projected."""
     output = weights / weights.sum(-1, keepdim=True) @ split_heads(value, layer.num_heads)
     return layer.proj(output.transpose(1, 2).reshape(value.shape))
@@ -78,9 +78,11 @@ def attention_by(weights: Tensor, value: Tensor, layer: nn.Module) -> Tensor:
 def written_out(layer: nn.Module, x: Tensor, embedding: nn.Module) -> Tensor:
     """Eq. 5: the product of both attentions, divided by its sum over the keys."""
     content, value = phi_c(layer, x)
-    return attention_by(content * phi_p(layer.position, embedding, tuple(x.shape[1:3])), value, layer)
+    return attend(content * phi_p(layer.position, embedding, tuple(x.shape[1:3])), value, layer)
 
 
-def check(output: Tensor, want: Tensor, inputs: list[Tensor]) -> None:
-    """As `check_formula`, whose gradients may be small sums of large numbers here."""
-    check_formula(output, want, inputs, gradients=dict(rtol=1e-6, atol=1e-9))
+def check(layer: nn.Module, x: Tensor, embedding: nn.Module, want: Tensor | None = None) -> None:
+    """The layer gives what is written out; its gradients may be small sums of large numbers."""
+    want = written_out(layer, x, embedding) if want is None else want
+    inputs = [x, *layer.parameters(), *embedding.parameters()]
+    check_formula(layer(x, embedding), want, inputs, gradients=dict(rtol=1e-6, atol=1e-9))

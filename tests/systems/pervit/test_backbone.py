@@ -3,7 +3,7 @@
 import pytest
 import torch
 from timm.models import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
 
 from bioattn_mm.systems.pervit import PerViT
 from tests.systems.common.small_backbones import CASES, DEIT, PERVIT
@@ -45,19 +45,18 @@ def test_initial_position_is_local_first(options: dict) -> None:
 def test_random_initialisation_of_every_parameter() -> None:
     """w_r, both projections and both norms (PerViT, table 5, 'Rand')."""
     backbone = PerViT(SMALL, position_init='random')
-    values = [('w_r', backbone.distance_embedding.proj.weight)]
-    values += [(name, value) for block in backbone.blocks for name, value in block.attn.position.named_parameters()]
-    for name, value in values:
-        assert value.unique().numel() == value.numel(), name
-    for values, *limits in (
-        ([block.attn.position.norm2.bias for block in backbone.blocks], -5, 4),
-        ([block.attn.position.norm2.weight for block in backbone.blocks], 0.01, 3),
-    ):
-        values = torch.cat(values)
-        assert limits[0] <= values.min() < values.max() <= limits[1] and values.std() > 0.1 * (limits[1] - limits[0])
-    norms = [block.attn.position.norm1 for block in backbone.blocks]
-    for values, mean in (([norm.weight for norm in norms], 1), ([norm.bias for norm in norms], 0)):
-        values = torch.cat(values)
+    positions = [dict(block.attn.position.named_parameters()) for block in backbone.blocks]
+    for value in (backbone.distance_embedding.proj.weight, *(v for each in positions for v in each.values())):
+        assert value.unique().numel() == value.numel()
+
+    def of_all(name: str) -> Tensor:
+        return torch.cat([each[name] for each in positions])
+
+    for name, low, high in (('norm2.bias', -5, 4), ('norm2.weight', 0.01, 3)):
+        values = of_all(name)
+        assert low <= values.min() < values.max() <= high and values.std() > 0.1 * (high - low)
+    for name, mean in (('norm1.weight', 1), ('norm1.bias', 0)):
+        values = of_all(name)
         assert (values.mean().item(), values.std().item()) == pytest.approx((mean, 0.02), abs=0.005)
 
 

@@ -9,7 +9,6 @@ import timm
 import torch
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner.checkpoint import load_checkpoint
-from mmpretrain.structures import DataSample
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.convit import ConViT
@@ -63,21 +62,6 @@ def test_tokens_of_convit_at_any_size() -> None:
         assert feature.shape == (2, 8, 6, 3)
         torch.testing.assert_close(pooled, feature.mean((2, 3)))
         assert not torch.allclose(class_token, pooled, atol=1e-3)
-
-
-@every_system
-def test_every_parameter_learns(name: str) -> None:
-    model = small_classifier(name)
-    model.init_weights()
-    samples = [DataSample().set_gt_label(label) for label in (3, 7)]
-    model.loss(torch.randn(2, 3, 64, 96), samples)['loss'].backward()
-    # A parameter without a gradient stops distributed training.
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    last, depths = model.get_layer_depth('head.fc.weight')
-    assert last == depths - 1
-    for parameter, _ in model.named_parameters():
-        if parameter.startswith(('backbone.norm', 'backbone.fc_norm')):
-            assert model.get_layer_depth(parameter)[0] == last
 
 
 @every_system

@@ -6,7 +6,7 @@ timm's rules about TorchScript, pruning and its own classes for maps are left ou
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import timm
@@ -73,17 +73,16 @@ def test_checkpoints_and_logits_are_those_of_an_image_classifier(name: str, tmp_
 @every_system
 @torch.no_grad()
 def test_maps_are_those_of_the_backbone(name: str) -> None:
-    model = small(name, features_only=True, out_indices=(0, -1)).eval()
+    model, image = small(name, features_only=True, out_indices=(0, -1)).eval(), torch.randn(1, 3, 65, 40)
     last = len(model.feature_info) - 1
     backbone = BACKBONES[name](arch=ARCH[name], out_indices=(0, last)).eval()
     backbone.load_state_dict(model.backbone.state_dict())
-    image = torch.randn(1, 3, 65, 40)
     maps = model(image)
-    for feature, expected in zip(maps, backbone(image), strict=True):
-        torch.testing.assert_close(feature, expected, rtol=0, atol=0)
-    assert [feature.shape[1] for feature in maps] == model.feature_info.channels()
-    for feature, stride in zip(maps, model.feature_info.reduction(), strict=True):
-        assert feature.shape[2:] == (-(-65 // stride), -(-40 // stride))
+    torch.testing.assert_close(maps, list(backbone(image)), rtol=0, atol=0)
+    for map_, channels, stride in zip(
+        maps, model.feature_info.channels(), model.feature_info.reduction(), strict=True
+    ):
+        assert map_.shape == (1, channels, -(-65 // stride), -(-40 // stride))
     assert small(name, features_only=True, out_indices=1).feature_info.out_indices == (last,)
     # transformers sets what is returned when it is asked for hidden states, and sets it back.
     layers = model.return_layers
@@ -91,8 +90,8 @@ def test_maps_are_those_of_the_backbone(name: str) -> None:
     hidden_states = model(image)
     assert len(hidden_states) == last + 1
     model.return_layers = layers
-    for feature, hidden_state, again in zip(maps, (hidden_states[0], hidden_states[-1]), model(image), strict=True):
-        assert torch.equal(hidden_state, feature) and torch.equal(again, feature)
+    for others in ([hidden_states[0], hidden_states[-1]], model(image)):
+        torch.testing.assert_close(others, maps, rtol=0, atol=0)
     # Without the later stages, the modules have the same names.
     early = small(name, features_only=True, out_indices=(0,))
     assert early.feature_info.module_name() == model.feature_info.module_name()[:1]
@@ -101,9 +100,8 @@ def test_maps_are_those_of_the_backbone(name: str) -> None:
 
 @every_system
 @torch.no_grad()
-def test_arguments_of_forward_intermediates(name: str) -> None:
-    model = small(name).eval()
-    x = torch.randn(2, 3, 65, 40)
+def test_forward_intermediates(name: str) -> None:
+    model, x = small(name).eval(), torch.randn(2, 3, 65, 40)
     features, maps = model.forward_intermediates(x)
     torch.testing.assert_close(features, model.forward_features(x), rtol=0, atol=0)
     for map_, info in zip(maps, model.feature_info, strict=True):
@@ -115,11 +113,14 @@ def test_arguments_of_forward_intermediates(name: str) -> None:
         stage.register_forward_hook(lambda *_, index=index: calls.append(index))
     (chosen,) = model.forward_intermediates(x, (0,), intermediates_only=True)
     torch.testing.assert_close(chosen, maps[0])
-    assert calls == list(range(len(model.backbone.stages[0].blocks) if name in ('TransNeXt', 'GABSwin') else 1))
-    with pytest.raises(InputError, match="output_fmt must be 'NCHW', got 'NLC'"):
-        model.forward_intermediates(x, output_fmt='NLC')
-    with pytest.raises(InputError, match=r'expected an input of \(B, 3, H, W\)'):
-        model.forward_intermediates(torch.randn(1, 3, 20, 20))
+    of_first_stage = model.backbone.stages[0].blocks if name in ('TransNeXt', 'GABSwin') else [0]
+    assert calls == list(range(len(of_first_stage)))
+    for options, message in (
+        (dict(output_fmt='NLC'), "must be 'NCHW', got 'NLC'"),
+        ({}, r'an input of \(B, 3, H, W\)'),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.forward_intermediates(x[..., :20, :], **options)
 
 
 @every_system
@@ -132,14 +133,13 @@ def test_traced_by_fx(name: str) -> None:
         x = torch.randn(1, 3, *size, dtype=torch.float64)
         with torch.no_grad():
             torch.testing.assert_close(traced(x)['logits'], model(x), rtol=0, atol=0)
-    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
-    torch.manual_seed(0)  # of the dropout in timm's position MLP, which GABViT has
-    (model.train()(x) ** 2).sum().backward()
-    expected = {n: parameter.grad.clone() for n, parameter in model.named_parameters()}
-    model.zero_grad()
-    torch.manual_seed(0)
-    (traced.train()(x)['logits'] ** 2).sum().backward()
-    torch.testing.assert_close({n: parameter.grad for n, parameter in traced.named_parameters()}, expected)
+    gradients, x = [], torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    for each in (model.train(), traced.train()):
+        torch.manual_seed(0)  # of the dropout in timm's position MLP, which GABViT has
+        output = each(x) if each is model else each(x)['logits']
+        parameters = dict(each.named_parameters())
+        gradients.append(dict(zip(parameters, torch.autograd.grad(output.square().sum(), list(parameters.values())))))
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 @every_system
@@ -150,30 +150,26 @@ def test_layer_decay(name: str) -> None:
     for parameter, value in model.named_parameters():
         depth, depths = model.backbone.get_layer_depth(parameter, 'backbone.')
         scale, decay = settings[id(value)]
+        assert depth == depths - 1 or not parameter.startswith(('backbone.norm', 'backbone.fc_norm', 'head'))
         assert scale == 0.5 ** (depths - 1 - depth)
         kept = value.ndim <= 1 or any(part in parameter for part in model.backbone.no_weight_decay)
         assert decay == (0 if kept else 0.05)
 
 
-@pytest.mark.parametrize(
-    'options',
-    [dict(num_classes=10), dict(num_classes=5, in_chans=1), dict(num_classes=0, in_chans=1)]
-    + [dict(features_only=True, in_chans=channels) for channels in (1, 3)],
-    ids=str,
-)
-def test_pretrained_weights(options: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize('in_chans', [1, 3])
+@pytest.mark.parametrize('options', [dict(num_classes=10), dict(num_classes=0), dict(features_only=True)], ids=str)
+def test_pretrained_weights(options: dict, in_chans: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As with `pretrained=True` alone, from a file instead of from the hub, for other heads and channels."""
     weights = released_file(tmp_path / 'released.pth', 'transnext_micro')
-    source = dict(file=str(tmp_path / 'released.pth'))
-    model = timm.create_model('transnext_micro', pretrained=True, pretrained_cfg_overlay=source, **options)
-    first, norm = (model.backbone.stages[0].patch_embed.proj.weight, model.backbone.stages[3].norm.weight)
-    expected = weights['patch_embed1.proj.weight']
-    if options.get('in_chans') == 1:
-        expected = expected.sum(1, keepdim=True)
-    torch.testing.assert_close(first.detach(), expected)
-    torch.testing.assert_close(norm.detach(), weights['norm4.weight'], rtol=0, atol=0)
+    options = options | dict(pretrained_cfg_overlay=dict(file=str(tmp_path / 'released.pth')), in_chans=in_chans)
+    model = timm.create_model('transnext_micro', pretrained=True, **options)
+    first = weights['patch_embed1.proj.weight']
+    own = model.backbone.state_dict()
+    expected = first if in_chans == 3 else first.sum(1, keepdim=True)
+    torch.testing.assert_close(own['stages.0.patch_embed.proj.weight'], expected)
+    torch.testing.assert_close(own['stages.3.norm.weight'], weights['norm4.weight'], rtol=0, atol=0)
     if options.get('num_classes'):
-        assert model.head.fc.weight.shape == (options['num_classes'], 384)
+        assert model.head.fc.weight.shape == (10, 384)
     assert 'channel' not in caplog.text
 
 
@@ -182,21 +178,24 @@ def test_pretrained_weights(options: dict, tmp_path: Path, caplog: pytest.LogCap
 @torch.no_grad()
 def test_other_numbers_of_channels(name: str, channels: int, tmp_path: Path) -> None:
     """One channel's weights are the sum: a grey image has the logits that it has as RGB. Four are scaled."""
+
+    def taken(in_chans: int, file: str) -> nn.Module:
+        return small(name, num_classes=10, in_chans=in_chans, checkpoint_path=str(tmp_path / file)).eval()
+
     torch.save(small(name, num_classes=10).state_dict(), tmp_path / 'rgb.pth')
-    rgb = small(name, num_classes=10, checkpoint_path=str(tmp_path / 'rgb.pth')).eval()
-    model = small(name, num_classes=10, in_chans=channels, checkpoint_path=str(tmp_path / 'rgb.pth')).eval()
+    rgb, model = taken(3, 'rgb.pth'), taken(channels, 'rgb.pth')
     assert model.get_submodule(model.pretrained_cfg['first_conv']).in_channels == channels == model.in_chans
-    grey = torch.randn(1, 1, 50, 70)
     if channels == 1:
+        grey = torch.randn(1, 1, 50, 70)
         torch.testing.assert_close(model(grey), rgb(grey.expand(-1, 3, -1, -1)))
     else:
         weight, three = (m.get_parameter(m.pretrained_cfg['first_conv'] + '.weight') for m in (model, rgb))
         torch.testing.assert_close(weight, torch.cat((three, three[:, :1]), 1) * 0.75)
     assert get_model_input_config(model)['input_size'] == (channels, 224, 224)
     torch.save(model.state_dict(), tmp_path / 'own.pth')
-    small(name, num_classes=10, in_chans=channels, checkpoint_path=str(tmp_path / 'own.pth'))
+    taken(channels, 'own.pth')
     with pytest.raises(InputError, match=rf'for images of {channels} channels and the model for 5: weights of 3'):
-        small(name, num_classes=10, in_chans=5, checkpoint_path=str(tmp_path / 'own.pth'))
+        taken(5, 'own.pth')
     with pytest.raises(InputError, match=rf'expected an input of \(B, {channels}, H, W\)'):
         model(torch.randn(1, 3, 64, 64))
 
@@ -226,23 +225,13 @@ def test_another_image_size() -> None:
 def test_through_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`push_to_hf_hub`, with a folder for the hub, and `create_model` from it: the same logits."""
     hub = tmp_path / 'hub'
-
-    def download(repo_id: str, filename: str, **kwargs: object) -> str:
-        assert repo_id == 'me/mine'
-        return str(hub / filename)
-
-    api = SimpleNamespace(
-        create_repo=lambda repo_id, **kwargs: SimpleNamespace(repo_id=repo_id),
-        file_exists=lambda **kwargs: False,
-        upload_folder=lambda folder_path, **kwargs: shutil.copytree(folder_path, hub),
-    )
-    monkeypatch.setattr('timm.models._hub.HfApi', lambda **kwargs: api)
-    monkeypatch.setattr('timm.models._hub.hf_hub_download', download)
+    api = Mock()
+    api.create_repo.return_value.repo_id, api.file_exists.return_value = 'me/mine', False
+    api.upload_folder = lambda folder_path, **_: shutil.copytree(folder_path, hub)
+    monkeypatch.setattr('timm.models._hub.HfApi', lambda **_: api)
+    monkeypatch.setattr('timm.models._hub.hf_hub_download', lambda repo_id, filename, **_: str(hub / filename))
     model = small(name, num_classes=10, in_chans=4).eval()
     push_to_hf_hub(model, 'me/mine', model_config=dict(label_names=[f'part {i}' for i in range(10)]))
-    assert {path.name for path in hub.iterdir()} == {
-        'README.md', 'config.json', 'model.safetensors', 'pytorch_model.bin'
-    }  # fmt: skip
     config, architecture, arguments = load_model_config_from_hf('me/mine')
     assert architecture == NAMES[name]
     assert config['num_classes'] == 10 and config['label_names'][3] == 'part 3'

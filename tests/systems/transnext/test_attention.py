@@ -3,6 +3,7 @@
 import copy
 import math
 import re
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -60,41 +61,32 @@ def bias_of_pairs(layer: nn.Module, grid: tuple[int, int], pooled_grid: tuple[in
 
 def written_out(layer: nn.Module, x: Tensor) -> Tensor:
     """Attention to the window and to pooled tokens, with tensors of all pairs."""
-    grid, parts, values, lengths = tuple(x.shape[1:3]), [], [], []
-    number = grid[0] * grid[1]
+    grid, number = tuple(x.shape[1:3]), x.shape[1] * x.shape[2]
+    pooled_grid = tuple(max(1, length // layer.sr_ratio) for length in grid)
+    pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid)
+    pooled = layer.pool_norm(pooled.permute(0, 2, 3, 1))
     query = split_heads(layer.q(x))
-    if hasattr(layer, 'window_bias'):
-        key, value = (split_heads(part) for part in layer.kv(x).chunk(2, dim=-1))
-        place = torch.stack(torch.meshgrid(*map(torch.arange, grid), indexing='ij'), dim=-1).reshape(-1, 2)
-        offset = place[None] - place[:, None] + layer.window_size // 2  # key - query
-        inside = ((offset >= 0) & (offset < layer.window_size)).all(-1)
-        index = (offset[..., 0] * layer.window_size + offset[..., 1]) * inside
-        lengths.append(inside.sum(-1, keepdim=True))
-        bias = layer.window_bias if layer.window_bias is not None else layer.bias_of_window()
-        if isinstance(layer, DynamicBiasAttention):
-            tokens = F.normalize(query, dim=-1) @ layer.learnable_tokens
-            bias = tokens.gather(-1, index.expand(*tokens.shape[:2], -1, -1))
-        else:
-            bias = bias[:, index]
-        parts.append((key, bias.masked_fill(~inside, float('-inf'))))
-        values.append(value)
-    if hasattr(layer, 'pool_proj'):
-        pooled_grid = tuple(max(1, length // layer.sr_ratio) for length in grid)
-        pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid)
-        key, value = (
-            split_heads(part) for part in layer.kv(layer.pool_norm(pooled.permute(0, 2, 3, 1))).chunk(2, -1)
-        )
-        lengths.append(torch.full((number, 1), key.shape[2]))
-        parts.append((key, bias_of_pairs(layer, grid, pooled_grid)))
-        values.append(value)
-    length = sum(lengths).double()
-    weights = torch.cat([logits(layer, query, key, length) + bias for key, bias in parts], dim=-1).softmax(-1)
-    added = not isinstance(layer, DynamicBiasAttention)
-    if added and isinstance(getattr(layer, 'learnable_tokens', None), nn.Parameter):
-        tokens = F.normalize(query, dim=-1) @ layer.learnable_tokens + layer.learnable_bias[:, None]
-        tokens = tokens.gather(-1, index.expand(*tokens.shape[:2], -1, -1)) * inside
-        weights = torch.cat([weights[..., :number] + tokens, weights[..., number:]], dim=-1)
-    output = weights @ torch.cat(values, dim=2)
+    key, value, pooled_key, pooled_value = (
+        split_heads(part) for each in (x, pooled) for part in layer.kv(each).chunk(2, -1)
+    )
+    place = torch.cartesian_prod(*map(torch.arange, grid)).view(-1, 2)
+    offset = place - place[:, None] + layer.window_size // 2  # key - query
+    inside = ((offset >= 0) & (offset < layer.window_size)).all(-1)
+    index = (offset[..., 0] * layer.window_size + offset[..., 1]) * inside
+
+    def of_tokens(values: Tensor) -> Tensor:
+        """Values of the places in the window, (B, heads, N, k * k), for the keys: (B, heads, N, N)."""
+        return values.gather(-1, index.expand(*values.shape[:2], -1, -1))
+
+    is_dynamic = isinstance(layer, DynamicBiasAttention)
+    learnable = F.normalize(query, dim=-1) @ layer.learnable_tokens
+    bias = of_tokens(learnable) if is_dynamic else layer.bias_of_window()[:, index]
+    length = (inside.sum(-1, keepdim=True) + pooled_key.shape[2]).double()
+    window_logits = logits(layer, query, key, length) + bias.masked_fill(~inside, float('-inf'))
+    pooled_logits = logits(layer, query, pooled_key, length) + bias_of_pairs(layer, grid, pooled_grid)
+    weights = torch.cat((window_logits, pooled_logits), -1).softmax(-1)
+    added = 0 if is_dynamic else of_tokens(learnable + layer.learnable_bias[:, None]) * inside
+    output = (weights[..., :number] + added) @ value + weights[..., number:] @ pooled_value
     return layer.proj(output.transpose(1, 2).reshape(x.shape))
 
 
@@ -167,31 +159,6 @@ def test_attention_to_all_tokens(
     check_formula(layer(x), want, [x, *layer.parameters()])
 
 
-def test_what_is_left_out_has_no_parameters_and_is_not_saved() -> None:
-    names, left_out = set(make(AggregatedAttention).state_dict()), {'learnable_tokens', 'learnable_bias'}
-    focused, with_embedding = make(PixelFocusedAttention), make(PixelFocusedAttention, ScaledCosineQuery)
-    saved, parameters = set(focused.state_dict()), {name for name, _ in focused.named_parameters()}
-    assert parameters == saved == names - left_out - {'scale.query_embedding'}
-    assert set(with_embedding.state_dict()) == names - left_out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('bias', ['extrapolated', 'interpolated'])
-def test_attention_to_all_tokens_compiles_into_one_graph(bias: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 3000)  # two chunks
-    layer, x = (
-        make(LengthScaledAttention, position_bias=BIASES_OF_ALL[bias]()).float(),
-        torch.randn(1, 6, 7, CHANNELS),
-    )
-    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
-    torch.testing.assert_close(compiled(x), layer(x))
-    gradients = (
-        torch.autograd.grad(module(x).square().sum(), list(layer.parameters())) for module in (compiled, layer)
-    )
-    # The exact gradient of the table's last bias is 0: a softmax takes no notice of what all logits share.
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-3)
-
-
 def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
     layer = randomized(RelativePositionBias(HEADS, (4, 6), (4, 6)))
     assert layer.offsets.shape == (HEADS, 7, 11)
@@ -262,7 +229,8 @@ def test_unscaled_queries_have_the_length_of_training() -> None:
 )
 def test_a_layer_with_a_hook_or_of_another_class_is_called(kind: type, name: str, by: str) -> None:
     """As that is whose weight torch.nn.utils.prune computes, or that has adapters."""
-    layer, x = make(kind, ratio=4), torch.randn(2, 5, 4, CHANNELS).double()
+    layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))
+    x = torch.randn(2, 5, 4, CHANNELS).double()
     changed = copy.deepcopy(layer)
     own = getattr(changed, name)
     if by == 'hook':
@@ -277,31 +245,25 @@ def test_a_layer_with_a_hook_or_of_another_class_is_called(kind: type, name: str
 def test_channel_mixers_equal_their_formulas() -> None:
     x = torch.randn(2, 5, 4, CHANNELS).double()
 
-    def convolved(layer: nn.Module, hidden: Tensor) -> Tensor:
-        return F.conv2d(
-            hidden.permute(0, 3, 1, 2), layer.dwconv.weight, layer.dwconv.bias, padding=1, groups=hidden.shape[-1]
-        ).permute(0, 2, 3, 1)
+    def check(layer: nn.Module, width: int, formula: Callable[[Callable, Tensor], Tensor]) -> None:
+        convs = [module for module in randomized(layer).modules() if isinstance(module, nn.Conv2d)]
+        hidden = formula(lambda tokens: convs[0](tokens.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), layer.fc1(x))
+        assert layer.fc2.in_features == width
+        torch.testing.assert_close(layer(x), layer.fc2(hidden))
 
-    mlp = randomized(MLP(CHANNELS, 4))
-    torch.testing.assert_close(mlp(x), mlp.fc2(F.gelu(mlp.fc1(x))))
-    depthwise = randomized(DepthwiseMLP(CHANNELS, 4))
-    torch.testing.assert_close(depthwise(x), depthwise.fc2(F.gelu(convolved(depthwise, depthwise.fc1(x)))))
-    gated = randomized(GLU(CHANNELS, 4))
-    gate, value = gated.fc1(x).chunk(2, -1)
-    torch.testing.assert_close(gated(x), gated.fc2(F.gelu(gate) * value))
+    def gated(x: Tensor) -> tuple[Tensor, Tensor]:
+        gate, value = x.chunk(2, -1)
+        return F.gelu(gate), value
 
-    for design in (1, 2, 3):  # eq. 20 to 22 of the paper
-        other = randomized(OtherConvGLU(CHANNELS, 4, design))
-        gate, value = other.fc1(x).chunk(2, -1)
-        hidden = {
-            1: convolved(other, F.gelu(gate)) * value,
-            2: F.gelu(gate) * convolved(other, value),
-            3: convolved(other, F.gelu(gate) * value),
-        }[design]
-        torch.testing.assert_close(other(x), other.fc2(hidden))
-
-    widths = {type(layer): layer.fc2.in_features for layer in (mlp, depthwise, gated, other)}
-    assert widths == {MLP: 48, DepthwiseMLP: 48, GLU: 32, OtherConvGLU: 32}
+    check(MLP(CHANNELS, 4), 48, lambda conv, x: F.gelu(x))
+    check(DepthwiseMLP(CHANNELS, 4), 48, lambda conv, x: F.gelu(conv(x)))
+    check(GLU(CHANNELS, 4), 32, lambda conv, x: math.prod(gated(x)))
+    # Eq. 20 to 22 of the paper.
+    check(OtherConvGLU(CHANNELS, 4, 1), 32, lambda conv, x: conv(gated(x)[0]) * gated(x)[1])
+    check(OtherConvGLU(CHANNELS, 4, 2), 32, lambda conv, x: gated(x)[0] * conv(gated(x)[1]))
+    check(OtherConvGLU(CHANNELS, 4, 3), 32, lambda conv, x: conv(math.prod(gated(x))))
+    # What settings say comes before what is known of the place.
+    assert build_layer(dict(type='bioattn_mm.GLU', ratio=2), embed_dims=12, ratio=4).fc2.in_features == 16
 
 
 @torch.no_grad()
@@ -322,10 +284,6 @@ def test_spatial_reduction_and_convffn_are_those_of_pvt_v2() -> None:
     image = torch.randn(1, 3, 96, 64)
     expected = host.forward_intermediates(image, intermediates_only=True)
     torch.testing.assert_close(list(ours(image)), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_what_is_stated_comes_before_what_is_known() -> None:
-    assert build_layer(dict(type='bioattn_mm.GLU', ratio=2), embed_dims=12, ratio=4).fc2.in_features == 16
 
 
 @pytest.mark.parametrize(('pooled_grid', 'whole_cells'), [((2, 3), True), ((4, 6), True), ((3, 3), False)])

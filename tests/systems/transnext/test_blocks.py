@@ -1,8 +1,8 @@
 """The functions that compute a stage's blocks against its layers, which the other tests hold to the authors' code."""
 
-import copy
 from collections.abc import Callable
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -134,20 +134,11 @@ def test_blocks_of_a_stage_may_have_other_units_of_coordinates(by_functions: lis
     assert len(by_functions) == STAGES
 
 
-class Adapted(nn.Linear):
-    """A layer that says of itself that it is a linear one, as adapters do."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 1
-
-
-# What others do to a stage; each may give a function that undoes it.
+# What others do to a stage.
 CHANGES: dict[str, Callable[[nn.Module], object]] = {
     'hook': lambda stage: stage.blocks[0].attn.q.register_forward_hook(lambda *_: None),
     'other forward': lambda stage: setattr(stage.blocks[0].mlp, 'forward', stage.blocks[0].mlp.forward),
-    'adapter': lambda stage: setattr(
-        stage.blocks[0].mlp, 'fc2', Adapted(*stage.blocks[0].mlp.fc2.weight.shape[::-1])
-    ),
+    'adapter': lambda stage: setattr(stage.blocks[0].mlp.fc2, '__class__', type('Adapted', (nn.Linear,), {})),
     'parametrization': lambda stage: nn.utils.parametrizations.weight_norm(stage.blocks[1].attn.proj),
     'pruning': lambda stage: prune.random_unstructured(stage.blocks[1].attn.kv, 'weight', 0.5),
     'other norm': lambda stage: setattr(stage, 'norm', nn.LayerNorm(24)),
@@ -202,41 +193,16 @@ def test_ablations_are_called_layer_by_layer(name: str, by_functions: list[Tenso
     ids=str,
 )
 def test_what_the_kernels_of_a_gpu_take(changes: dict, fits: bool) -> None:
-    given = SimpleNamespace(
-        **dict(channels=64, hidden_dims=128, window_size=3, pooled_grid=(2, 4), aggregates=True, training=True)
-        | dict(dtype=torch.float32)
-        | changes
-    )
-    attn = SimpleNamespace(
-        proj=SimpleNamespace(out_features=given.channels),
-        num_heads=2,
-        window_size=given.window_size,
-        pooled_grid=lambda grid: given.pooled_grid,
-    )
-    block = SimpleNamespace(attn=attn, mlp=SimpleNamespace(dwconv=SimpleNamespace(in_channels=given.hidden_dims)))
+    given = dict(channels=64, hidden_dims=128, window_size=3, pooled_grid=(2, 4), aggregates=True, training=True)
+    given = SimpleNamespace(**given | dict(dtype=torch.float32) | changes)
+    block = Mock()
+    block.attn.configure_mock(num_heads=2, window_size=given.window_size)
+    block.attn.proj.out_features, block.mlp.dwconv.in_channels = given.channels, given.hidden_dims
+    block.attn.pooled_grid.return_value = given.pooled_grid
     with FakeTensorMode():
         x = torch.empty(2, 8, 8, given.channels, dtype=given.dtype, device='cuda')
     with torch.set_grad_enabled(given.training):
         assert blocks._fits_kernels(block, given.aggregates, x) == fits
-
-
-def test_changes_of_a_model_are_seen(by_functions: list[Tensor]) -> None:
-    backbone = model()
-    for change in (
-        lambda: setattr(backbone.stages[1].blocks[0].attn.q, 'weight', nn.Parameter(torch.randn(48, 48))),
-        lambda: setattr(backbone.stages[1].blocks[0].mlp, 'fc2', nn.Linear(256, 48)),
-        lambda: backbone.stages[3].blocks.__setitem__(0, copy.deepcopy(backbone.stages[3].blocks[1])),
-        lambda: backbone.stages[2].blocks.pop(0),
-    ):
-        before = step(backbone)[0]
-        change()
-        results = step(backbone)
-        assert not torch.equal(before[-1], results[0][-1])
-        torch.testing.assert_close(results, by_layers(backbone), rtol=1e-4, atol=1e-6)
-    other = copy.deepcopy(backbone)
-    nn.init.zeros_(other.stages[0].blocks[0].mlp.fc1.weight)
-    assert not torch.equal(step(other)[0][0], step(backbone)[0][0])
-    assert len(by_functions) == 10 * STAGES
 
 
 def test_functional_call_takes_the_parameters_that_it_gets(by_functions: list[Tensor]) -> None:

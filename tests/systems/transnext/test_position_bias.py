@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import prune
 
-from bioattn_mm.ops.relative_bias import bias_of_pairs
 from bioattn_mm.systems.transnext import LogCPB
 
 Grid = tuple[int, int]
@@ -56,14 +55,6 @@ def test_extrapolated_bias_equals_the_definition(grid: Grid, pooled_grid: Grid, 
     torch.testing.assert_close(expand(bias, rows), bias_of_all_pairs(layer, grid, pooled_grid))
 
 
-def test_number_of_coordinates_grows_with_the_sides_not_with_the_pairs() -> None:
-    layer = LogCPB(num_heads=2, pretrain_grid=(56, 56))
-    bias, rows = layer((256, 256), (32, 32))
-    assert layer._table((256, 256), (32, 32)).shape == (2, 504, 504)
-    assert bias.shape == (2, 504, 256, 32)
-    assert rows.shape == (256, 32)
-
-
 @pytest.mark.parametrize('grid', [(8, 12), (5, 9), (6, 6)])
 def test_interpolated_bias_resizes_keys_then_queries(grid: Grid) -> None:
     pooled_grid = (grid[0] // 2, grid[1] // 2)
@@ -73,22 +64,6 @@ def test_interpolated_bias_resizes_keys_then_queries(grid: Grid) -> None:
     want = F.interpolate(want.unflatten(2, (6, 6)), grid, mode='bilinear')  # (heads, P, H, W)
     want = want.unflatten(1, pooled_grid).permute(0, 3, 4, 1, 2)
     torch.testing.assert_close(expand(*layer(grid, pooled_grid)), want)
-
-
-@pytest.mark.parametrize('mode', ['extrapolate', 'interpolate'])
-@pytest.mark.parametrize('grid', [(7, 9), (5, 6), (1, 1), (1, 4)])
-def test_bias_between_all_tokens_of_a_grid_without_that_of_all_pairs(mode: str, grid: Grid) -> None:
-    layer = LogCPB(3, (4, 3), mode, train_grid=(5, 6), train_pooled_grid=(5, 6)).double()
-    pairs = expand(*layer(grid, grid)).flatten(3).flatten(1, 2)
-    table = layer.of_offsets(grid)
-    if mode == 'interpolate' and grid != (5, 6):
-        assert table is None
-        rows = layer.resized_rows(grid)
-        torch.testing.assert_close(rows(slice(None)), pairs)
-        torch.testing.assert_close(rows(slice(1, 4)), pairs[:, grid[1] : 4 * grid[1]])
-    else:
-        assert table.shape == (3, 2 * grid[0] - 1, 2 * grid[1] - 1)
-        torch.testing.assert_close(bias_of_pairs(table, grid), pairs)
 
 
 def test_half_precision_weights_give_a_float32_bias() -> None:
@@ -102,17 +77,14 @@ def test_half_precision_weights_give_a_float32_bias() -> None:
 
 
 @torch.no_grad()
-def test_kept_for_each_size_in_eval_mode_until_it_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, calls, compute = LogCPB(2, (14, 14)).eval(), [], LogCPB._table
-    monkeypatch.setattr(LogCPB, '_table', lambda self, *grids: calls.append(grids) or compute(self, *grids))
-    sizes = [((8, 8), (2, 2)), ((12, 8), (3, 2)), ((8, 8), (2, 2))]
-    for grids in sizes:
-        layer(*grids)
-    assert calls == sizes[:2]
-    assert layer.train().training
+def test_kept_for_each_size_in_eval_mode_until_it_is_trained() -> None:
+    layer, grids = LogCPB(2, (14, 14)).eval(), ((8, 8), (2, 2))
+    first, other = layer.table(*grids)[0], layer.table((12, 8), (3, 2))[0]
+    assert layer.table(*grids)[0] is first and layer.table((12, 8), (3, 2))[0] is other
+    layer.train()
     layer.fc2.weight.data.mul_(2)
-    bias, rows = layer.eval()(*sizes[0])
-    torch.testing.assert_close(expand(bias, rows), bias_of_all_pairs(layer, *sizes[0]), rtol=1e-5, atol=1e-4)
+    bias = expand(*layer.eval()(*grids))
+    torch.testing.assert_close(bias, bias_of_all_pairs(layer, *grids), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize('name', ['fc1', 'fc2'])

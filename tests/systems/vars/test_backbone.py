@@ -71,8 +71,3 @@ def test_pretraining_size_is_the_grid_of_the_static_dictionaries(attention: str,
     backbone = VARS(RVT, attention, pretrain_size=(100, 160)).eval()
     assert [getattr(backbone.blocks[index].attn, name) for index in (0, 11)] == [(7, 10), (4, 5)]
     assert backbone(torch.randn(1, 3, 100, 160))[1].shape == (1, 16, 4, 5)
-
-
-def test_batch_norm_of_a_single_value_is_refused_as_by_pytorch() -> None:
-    with pytest.raises(ValueError, match='Expected more than 1 value per channel'):
-        VARS(RVT)(torch.randn(1, 3, 32, 32))
