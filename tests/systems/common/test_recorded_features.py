@@ -20,29 +20,26 @@ from .small_backbones import VARS_NAMES, loaded
 def released(name: str, folder: Path) -> nn.Module:
     """The backbone of a vector, with the weights of a file like the release's."""
     vector = parity.read_vector(name)
-    variant, size = vector['variant'], tuple(vector['image'][2:])
-    cls, manifest, options = {
-        'TransNeXt': lambda: (
-            TransNeXt,
-            f'transnext_{variant}',
-            dict(bias_mode=vector['position_bias'].split()[0], img_size=vector['pretrain_size']),
-        ),
-        'ConViT': lambda: (ConViT, f'convit_{variant}', dict(pretrain_size=size)),
-        'PerViT': lambda: (PerViT, f'pervit_{variant}', {}),
-        'GAB': lambda: (GABViT, f'gab_vit_{variant}', dict(out_indices=(11,))),
-        # The release's lambda of VARS-S, with which its features were recorded.
-        'VARS': lambda: (
-            VARS,
-            f'vars_rvt_tiny_{vector["attention"]}',
-            dict(
-                attention=VARS_NAMES[vector['attention']], sparsity=3.5 if vector['attention'] == 'vars_s' else None
-            ),
-        ),
-    }[vector['system']]()
-    weights = parity.released_state_dict(manifest)
-    if cls is ConViT and size != (224, 224):  # a reference of its own size, whose embedding has that grid
-        tokens = (size[0] // 16) * (size[1] // 16)
-        weights['pos_embed'] = parity.fill_value('pos_embed', [1, tokens, weights['pos_embed'].shape[-1]])
+    variant, size, attention = vector['variant'], tuple(vector['image'][2:]), vector.get('attention')
+    cls, manifest = {
+        'TransNeXt': (TransNeXt, f'transnext_{variant}'),
+        'ConViT': (ConViT, f'convit_{variant}'),
+        'PerViT': (PerViT, f'pervit_{variant}'),
+        'GAB': (GABViT, f'gab_vit_{variant}'),
+        'VARS': (VARS, f'vars_rvt_tiny_{attention}'),
+    }[vector['system']]
+    weights, options = parity.released_state_dict(manifest), {}
+    if cls is TransNeXt:
+        options = dict(bias_mode=vector['position_bias'].split()[0], img_size=vector['pretrain_size'])
+    elif cls is ConViT:
+        options = dict(pretrain_size=size)
+        if size != (224, 224):  # a reference of its own size, whose embedding has that grid
+            tokens = (size[0] // 16) * (size[1] // 16)
+            weights['pos_embed'] = parity.fill_value('pos_embed', [1, tokens, weights['pos_embed'].shape[-1]])
+    elif cls is GABViT:
+        options = dict(out_indices=(11,))
+    elif cls is VARS:  # the release's lambda of VARS-S, with which its features were recorded
+        options = dict(attention=VARS_NAMES[attention], sparsity=3.5 if attention == 'vars_s' else None)
     return loaded(cls, {'model': weights, 'epoch': 299}, folder, arch=variant.lower(), **options)
 
 

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.checkpoints import check_fit
 from bioattn_mm.systems.gab import GaussianBias, GaussianRelPosAttention
-from tests.systems.layers import check_formula, randomized, split_heads
+from tests.systems.layers import check_formula
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
 
@@ -68,16 +67,3 @@ def test_scalars_of_older_checkpoints_are_loaded() -> None:
     check_fit('old.pth', weights, layer.state_dict())
     layer.load_state_dict(weights)
     assert (layer.amplitude.tolist(), layer.sigma.tolist()) == ([1.5], [3])
-
-
-def attention_of_a_block() -> GaussianRelPosAttention:
-    return randomized(GaussianRelPosAttention(32, 2, sigma=2.0))
-
-
-@pytest.mark.parametrize('grid', GRIDS, ids=str)
-def test_attention_equals_that_with_the_bias_of_all_pairs(grid: tuple[int, int]) -> None:
-    layer, x = attention_of_a_block(), torch.randn(2, *grid, 32, dtype=torch.float64, requires_grad=True)
-    query, key, value = (split_heads(part, 2) for part in layer.qkv(x).chunk(3, -1))
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=layer.rel_pos.get_bias(grid))
-    want = layer.proj(output.transpose(1, 2).reshape(x.shape))
-    check_formula(layer(x), want, [x, *layer.parameters()])

@@ -22,14 +22,8 @@ def bias_of_all_pairs(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> torch.Ten
         offset = (query[:, None] - pooled) / (layer.pretrain_grid[axis] - 1) * 8
         coordinates.append(offset.sign() * torch.log2(offset.abs() + 1) / math.log2(8))
     vertical, horizontal = coordinates
-    pairs = torch.stack(
-        [
-            vertical[:, None, :, None].expand(*grid, *pooled_grid),
-            horizontal[None, :, None, :].expand(*grid, *pooled_grid),
-        ],
-        dim=-1,
-    )
-    return layer.fc2(F.relu(layer.fc1(pairs.to(layer.fc1.weight.dtype)))).movedim(-1, 0)
+    pairs = torch.broadcast_tensors(vertical[:, None, :, None], horizontal[None, :, None, :])
+    return layer.fc2(F.relu(layer.fc1(torch.stack(pairs, -1).to(layer.fc1.weight.dtype)))).movedim(-1, 0)
 
 
 def expand(bias: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from bioattn_mm.systems.vars.attention import (
     ConvolutionalSparseReconstruction,
@@ -13,21 +13,6 @@ from bioattn_mm.systems.vars.attention import (
 )
 from bioattn_mm.systems.vars.baselines import GlobalFilter, PerformerAttention
 from tests.systems.layers import check_formula, randomized, split_heads
-
-every_kind = pytest.mark.parametrize('kind', ['vars_s', 'vars_d', 'vars_sd', 'performer', 'global_filter'])
-
-
-def layer_of(
-    kind: str, embed_dims: int = 8, num_heads: int = 2, grid: tuple[int, int] = (4, 6), **options
-) -> nn.Module:
-    """A layer of any kind; `grid` is that of the static dictionary of VARS-S and VARS-SD, and of the filter."""
-    if kind == 'performer':
-        return PerformerAttention(embed_dims, num_heads)
-    if kind == 'global_filter':
-        return GlobalFilter(embed_dims, grid)
-    if kind == 'vars_s':
-        return ConvolutionalSparseReconstruction(embed_dims, grid, **{'sparsity': 0.1, **options})
-    return SparseReconstructionAttention(embed_dims, num_heads, grid if kind == 'vars_sd' else None, **options)
 
 
 def written_out(layer: SparseReconstructionAttention, x: Tensor) -> Tensor:
@@ -82,7 +67,7 @@ def test_is_the_formula_written_out(kind: type, options: dict, static_grid: tupl
 
 @pytest.mark.parametrize('options', [{}, dict(num_kernels=1, with_mixing=False)], ids=['VARS-S', 'of GFNet'])
 def test_output_of_the_convolution_is_that_of_the_last_state(options: dict) -> None:
-    layer, x = layer_of('vars_s', **options), torch.randn(2, 4, 6, 8)
+    layer, x = ConvolutionalSparseReconstruction(8, (4, 6), sparsity=0.1, **options), torch.randn(2, 4, 6, 8)
     dictionary, states = layer.recurrent_states(x)
     output = torch.fft.irfft2((torch.fft.rfft2(states[-1]) * dictionary.conj()).sum(2), s=(4, 6))
     if options:  # table 2: the static dictionary alone
@@ -93,7 +78,7 @@ def test_output_of_the_convolution_is_that_of_the_last_state(options: dict) -> N
 
 
 def test_global_filter_is_a_convolution_of_each_channel() -> None:
-    layer = layer_of('global_filter', 3, grid=(4, 5)).double()
+    layer = GlobalFilter(3, (4, 5)).double()
     x = torch.randn(2, 4, 5, 3, dtype=torch.float64)
     kernel = torch.fft.irfft2(torch.view_as_complex(layer.kernel), s=(4, 5))
     shifted = sum(
@@ -103,7 +88,7 @@ def test_global_filter_is_a_convolution_of_each_channel() -> None:
 
 
 def test_static_dictionary_on_another_grid() -> None:
-    layer = layer_of('vars_sd', grid=(7, 7)).double()
+    layer = SparseReconstructionAttention(8, 2, (7, 7)).double()
     ramp = torch.linspace(-1, 1, 7, dtype=torch.float64)
     layer.static.data = (ramp[:, None] + 2 * ramp).reshape(1, 49, 1).expand_as(layer.static).contiguous()
     static = layer._static_columns((14, 21), torch.float64).unflatten(1, (14, 21))[0, ..., 0]
@@ -115,7 +100,7 @@ def test_static_dictionary_on_another_grid() -> None:
 @pytest.mark.parametrize('grid', [(9, 13), (4, 13), (6, 6), (3, 5)])
 def test_convolution_on_another_grid_keeps_the_offsets(grid: tuple[int, int]) -> None:
     """A kernel weight belongs to an offset in tokens, on every grid."""
-    layer = layer_of('vars_s', grid=(4, 6)).double()
+    layer = ConvolutionalSparseReconstruction(8, (4, 6)).double()
     own = torch.fft.irfft2(layer.dictionary((4, 6)), s=(4, 6))
     other = torch.fft.irfft2(layer.dictionary(grid), s=grid)
     want = torch.zeros_like(other)
@@ -125,10 +110,20 @@ def test_convolution_on_another_grid_keeps_the_offsets(grid: tuple[int, int]) ->
     torch.testing.assert_close(other, want)
 
 
-@every_kind
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_half_precision_of_many_tokens(kind: str, dtype: torch.dtype) -> None:
-    layer = layer_of(kind, 16, 2, (14, 14)).eval()
+@pytest.mark.parametrize(
+    ('kind', 'arguments'),
+    [
+        (ConvolutionalSparseReconstruction, dict(grid=(14, 14), sparsity=0.1)),
+        (SparseReconstructionAttention, dict(num_heads=2)),
+        (SparseReconstructionAttention, dict(num_heads=2, static_grid=(14, 14))),
+        (PerformerAttention, dict(num_heads=2)),
+        (GlobalFilter, dict(grid=(14, 14))),
+    ],
+    ids=str,
+)
+def test_half_precision_of_many_tokens(kind: type, arguments: dict, dtype: torch.dtype) -> None:
+    layer = kind(16, **arguments).eval()
     # A large common offset: sums over tokens overflow in float16 and lose their digits in bfloat16.
     x = 3 * torch.randn(1, 128, 128, 16) + 20
     x[0, :, :, 0] = 1000
@@ -139,6 +134,6 @@ def test_half_precision_of_many_tokens(kind: str, dtype: torch.dtype) -> None:
         rounded = layer.to(dtype)(x.to(dtype))
     for output in (mixed, rounded):
         # The filter has no linear layer, which autocast would run in half precision.
-        assert output.dtype == (x.dtype if kind == 'global_filter' and output is mixed else dtype)
+        assert output.dtype == (x.dtype if kind is GlobalFilter and output is mixed else dtype)
         assert output.isfinite().all()
         assert (output.float() - exact).abs().max() < 0.1 * exact.abs().max()
