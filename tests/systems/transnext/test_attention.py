@@ -4,7 +4,6 @@ import copy
 import math
 import re
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import timm
@@ -94,49 +93,45 @@ def tokens(grid: tuple[int, int]) -> Tensor:
     return torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
 
 
-def make(kind: type, scale: type | dict | None = None, **arguments: object) -> nn.Module:
-    known = dict(embed_dims=CHANNELS, num_heads=HEADS, sr_ratio=2, position_bias=LogCPB(HEADS, (4, 4)))
-    scale = dict(type=scale) if isinstance(scale, type) else scale
-    return randomized(build_layer(dict(type=kind, scale=scale, **arguments), **known))
-
-
 def bias_of(kind: type, pooled_grid: tuple[int, int] = (2, 2)) -> nn.Module:
     return build_layer(dict(type=kind), num_heads=HEADS, pretrain_grid=(4, 4), pretrain_pooled_grid=pooled_grid)
 
 
+def make(
+    kind: type, scale: type | None = None, position_bias: type | nn.Module = LogCPB, **arguments: object
+) -> nn.Module:
+    bias = bias_of(position_bias) if isinstance(position_bias, type) else position_bias
+    known = dict(embed_dims=CHANNELS, num_heads=HEADS, sr_ratio=2, position_bias=bias)
+    return randomized(build_layer(dict(type=kind, scale=scale and dict(type=scale), **arguments), **known))
+
+
 # Attention to the window and to pooled tokens.
-MIXERS = {
-    **{f'every similarity, {scale.__name__}': partial(make, AggregatedAttention, scale) for scale in SCALES},
-    **{
-        f'{kind.__name__}, window of {size}': partial(make, kind, window_size=size)
-        for kind in (PixelFocusedAttention, DynamicBiasAttention)
-        for size in (3, 5)
-    },
-    **{
-        f'{kind.__name__}, {bias.__name__}': lambda kind=kind, bias=bias: make(kind, position_bias=bias_of(bias))
-        for kind, bias in (
-            (AggregatedAttention, NoPositionBias),
-            (AggregatedAttention, RelativePositionBias),
-            (AggregatedAttention, LogCPBOfBothPaths),
-            (DynamicBiasAttention, NoPositionBias),
-            (DynamicBiasAttention, LogCPBOfBothPaths),
-        )
-    },
-}
+MIXERS = [
+    *((AggregatedAttention, dict(scale=scale)) for scale in SCALES),
+    *((kind, dict(window_size=size)) for kind in (PixelFocusedAttention, DynamicBiasAttention) for size in (3, 5)),
+    (AggregatedAttention, dict(position_bias=RelativePositionBias)),
+    *(
+        (kind, dict(position_bias=bias))
+        for kind in (AggregatedAttention, DynamicBiasAttention)
+        for bias in (NoPositionBias, LogCPBOfBothPaths)
+    ),
+]
 
 
 @every_grid
-@pytest.mark.parametrize('name', MIXERS)
-def test_token_mixers(name: str, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(('kind', 'options'), MIXERS, ids=str)
+def test_token_mixers(
+    kind: type, options: dict, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
-    layer = MIXERS[name]()
-    x = tokens(grid)
+    layer, x = make(kind, **options), tokens(grid)
     check_formula(layer(x), written_out(layer, x), [x, *layer.parameters()])
 
 
 BIASES_OF_ALL = {
-    'extrapolated': lambda: LogCPB(HEADS, (4, 4)),
-    'interpolated': lambda: LogCPB(HEADS, (4, 4), 'interpolate', GRIDS[0], GRIDS[0]),
+    'extrapolated': lambda: bias_of(LogCPB),
+    'interpolated': lambda: LogCPB(HEADS, (4, 4), 'interpolate', (3, 5), (3, 5)),
+    'interpolated to its own size': lambda: LogCPB(HEADS, (4, 4), 'interpolate', (4, 7), (4, 7)),
     'none': lambda: bias_of(NoPositionBias),
     'learned': lambda: bias_of(RelativePositionBias, (4, 4)),
 }
@@ -150,7 +145,6 @@ def test_attention_to_all_tokens(
 ) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 500)  # a row or two at a time
-
     layer, x = make(LengthScaledAttention, scale, position_bias=BIASES_OF_ALL[bias]()), tokens(grid)
     query, key, value = (split_heads(part) for part in layer.qkv(x).chunk(3, dim=-1))
     length = torch.tensor([[float(grid[0] * grid[1])]], dtype=torch.float64)
