@@ -28,7 +28,7 @@ NUM_TRAIN, NUM_VAL = 120, 20
 LONGEST = """
     every_config printed cuda_kernels configs real_run train_and_test interruption strategies elastic
     published_settings notebooks openmmlab own_data imagenet_sets imagenet backbones large_images own_data_page
-    panoptic robustness amp distributed registry convert_checkpoint shards main table cuda_graphs random_defects
+    panoptic robustness computation distributed registry convert_checkpoint shards main table random_defects
     inspect_data channels recorded_features
 """.split()
 

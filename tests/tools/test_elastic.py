@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..training.trainings import largest_difference
+from ..training.toy_run import largest_difference
 from .running import ROOT, run_forked
 from .small_images import small_training
 

@@ -24,7 +24,7 @@ from bioattn_mm.training.config import config_text
 
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')
-CONTEXT.set_forkserver_preload(['tests.training.ranks', 'tests.training.trainings', 'tests.training.toy_run'])
+CONTEXT.set_forkserver_preload(['tests.training.ranks', 'mmdet.models', 'mmseg.models', 'tests.training.toy_run'])
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 

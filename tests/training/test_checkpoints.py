@@ -1,9 +1,7 @@
 """What a run removes is its own, what it goes on from is whole, and it is alone in its folder."""
 
 import json
-import logging
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -12,36 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.fileio import LocalBackend, get_file_backend
-from mmengine.hooks import CheckpointHook, Hook
-from mmengine.registry import HOOKS
+from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from bioattn_mm.checkpoints import mmengine_reads_all
-from bioattn_mm.cli.command_line import run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.checkpoints import SIGNALS, AtomicCheckpointHook
-from bioattn_mm.training.runner import build_runner, failures_in_one_line
 from bioattn_mm.training.start import LOCK, locked, set_resume
-from bioattn_mm.training.step_log import StepLogHook, summarised
 
-from ..tools.running import forget_runs
-from .toy_run import ToyModel, toy_config
-
-
-@HOOKS.register_module()
-class AtStepHook(Hook):
-    """Calls functions before steps."""
-
-    def __init__(self, functions: dict) -> None:
-        self.functions = functions
-
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        self.functions.get(runner.iter + 1, lambda _: None)(runner)
-
-
-def validated(kind: type[Hook], **metrics: float) -> Callable[[Runner], None]:
-    """A function that hands a hook the metrics of a validation."""
-    return lambda runner: next(h for h in runner.hooks if isinstance(h, kind)).after_val_epoch(runner, metrics)
+from .toy_run import ToyModel, run, toy_config, validated
 
 
 def score(value: float) -> Callable[[Runner], None]:
@@ -53,39 +29,9 @@ def told(*numbers: signal.Signals) -> Callable[[Runner], None]:
     return lambda _: [os.kill(os.getpid(), number) for number in numbers]
 
 
-def run(folder: str, steps: int, functions: dict | None = None, resume: str | None = None, **checkpoint) -> None:
-    """Train in a folder of the working directory, as tools/train.py does."""
-    config = toy_config(steps, 1, **dict(interval=2, save_best='mIoU', rule='greater') | checkpoint)
-    config.update(work_dir=folder, launcher='none')
-    forget_runs()
-    set_resume(config, resume, ToyModel().state_dict())
-    with mmengine_reads_all(), failures_in_one_line(config) as hook:
-        runner = build_runner(config)
-        runner.register_hook(hook)
-        runner.register_hook(AtStepHook(functions or {}))
-        with summarised(runner):
-            runner.train()
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    # A shell lets what it starts in the background ignore some.
-    before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
-    yield tmp_path
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def names(folder: Path | str) -> str:
     """The checkpoints of a folder, without suffix."""
     return ' '.join(sorted(path.stem for path in Path(folder).glob('*.pth')))
-
-
-def changed(path: str, change: Callable[[dict], object]) -> None:
-    checkpoint = torch.load(path, weights_only=False)
-    change(checkpoint)
-    torch.save(checkpoint, path)
 
 
 def test_the_best_of_another_run_stays(place: Path) -> None:
@@ -112,23 +58,6 @@ def test_checkpoints_of_signals_do_not_pile_up(place: Path) -> None:
     assert names('A') == 'iter_8 iter_9'
 
 
-@pytest.mark.parametrize('named', ['victim', 'victim/notes.txt', 'A/data', 'A/../victim', 'A/best_mIoU_iter_1.pth/x'])
-def test_a_checkpoint_that_names_other_things_removes_none(place: Path, named: str) -> None:
-    run('A', 2)
-    for folder in ('victim', 'A/data'):
-        Path(folder).mkdir()
-        Path(folder, 'notes.txt').write_text('kept')
-
-    def change(checkpoint: dict) -> None:
-        checkpoint['message_hub']['runtime_info'].update(best_ckpt=str(place / named), best_score=-1)
-        checkpoint['message_hub']['resumed_keys'].update(best_ckpt=True, best_score=True)
-
-    changed('A/iter_2.pth', change)
-    run('A', 4, {3: score(0.5)}, resume='A/iter_2.pth')
-    assert all(Path(folder, 'notes.txt').read_text() == 'kept' for folder in ('victim', 'A/data'))
-    assert 'best_mIoU_iter_2' in names('A')
-
-
 def test_what_is_own(place: Path) -> None:
     hook = AtomicCheckpointHook(by_epoch=False, max_keep_ckpts=1)
     hook.out_dir, hook.file_backend = str(place), LocalBackend()
@@ -141,34 +70,26 @@ def test_what_is_own(place: Path) -> None:
     assert {path.name for path in place.iterdir() if hook.is_own(path)} == set(own.split())
     (place / 'other').mkdir()
     (place / 'other/iter_3.pth').write_text('x')
-    assert not hook.is_own(place / 'other/iter_3.pth')
+    for named in ('other/iter_3.pth', 'other/../other', 'iter_3.pth/iter_3.pth', 'iter_9.pth'):
+        assert not hook.is_own(place / named)
     assert hook.is_own(place / 'other/../iter_3.pth')
-
-
-def test_a_partial_file_of_somebody_else_stays(place: Path) -> None:
-    run('A', 2)
-    Path('A/.film.mkv.part').write_text('downloading')
-    Path('A/.iter_3.pth.part').write_text('killed')
-    run('A', 4, resume='auto')
-    assert Path('A/.film.mkv.part').exists() and not Path('A/.iter_3.pth.part').exists()
 
 
 def test_what_is_not_resumed_from(place: Path) -> None:
     run('A', 4, {3: score(0.5)})
-    with pytest.raises(
-        InputError, match=r'^A/best_mIoU_iter_2.pth holds weights but no state of a training .it lacks'
-    ):
+    with pytest.raises(InputError, match='^A/best_mIoU_iter_2.pth holds weights but no state of a training'):
         run('B', 6, resume='A/best_mIoU_iter_2.pth')
     assert not Path('B').exists()
 
     run('B', 2)
     before = Path('B/iter_2.pth').read_bytes()
-    message = '^B already holds iter_2.pth, which the training from A/iter_4.pth would not'
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match='^B already holds iter_2.pth, which the training from A/iter_4.pth would'):
         run('B', 6, resume='A/iter_4.pth')
     assert Path('B/iter_2.pth').read_bytes() == before and names('B') == 'iter_2'
 
-    changed('B/iter_2.pth', lambda checkpoint: checkpoint['meta'].update(dataset_meta=dict(classes=('cat', 'dog'))))
+    checkpoint = torch.load('B/iter_2.pth', weights_only=False)
+    checkpoint['meta'].update(dataset_meta=dict(classes=('cat', 'dog')))
+    torch.save(checkpoint, 'B/iter_2.pth')
     config = toy_config(4, 1, 2)
     dataset = dict(type='Toy', metainfo=dict(classes=('bolt', 'nut')))
     config.update(work_dir='B', own_data=['2 classes'], test_dataloader=dict(dataset=dataset))
@@ -207,8 +128,7 @@ def child(context: object) -> Iterator[int]:
 
 def test_one_training_in_a_folder(place: Path) -> None:
     with child(locked('A')) as number, locked('B'):
-        message = rf'^A is being trained in by process {number} on .*: wait for its end'
-        with pytest.raises(InputError, match=message), locked('A'):
+        with pytest.raises(InputError, match=f'^A is being trained in by process {number} '), locked('A'):
             pass
     with ExitStack() as stack:
         with locked('A'):  # the lock of a process that was killed is gone
@@ -243,61 +163,11 @@ def test_a_signal_that_is_ignored_stays_so(place: Path) -> None:
     assert names('A') == 'iter_2 iter_4'
 
 
-def test_a_tool_that_is_interrupted(capsys: pytest.CaptureFixture) -> None:
-    @run_tool
-    def main() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130 and capsys.readouterr().err == 'interrupted\n'
-
-
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the log of the steps warns of."""
-    found: list[str] = []
-
-    def note(text: str, logger: str, level: int = logging.INFO) -> None:
-        found.extend([text] * (level == logging.WARNING))
-
-    monkeypatch.setattr('bioattn_mm.training.step_log.print_log', note)
-    return found
-
-
-def test_losses_and_weights_that_are_nan(place: Path, monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
-    """They are said at the first step, and the checkpoints before stay."""
-    forward = ToyModel.forward
-    factors = iter([1] * 4 + [float('nan')] * 9)
-    monkeypatch.setattr(ToyModel, 'forward', lambda model, inputs, mode: forward(model, inputs * next(factors), mode))
-    with pytest.raises(
-        InputError, match=r'^after step 6 weights are NaN or infinite .*: go on from one with --resume'
-    ):
-        run('A', 10, max_keep_ckpts=1)
-    (warning,) = warnings
-    assert warning.startswith('loss is nan at step 5: ')
-    assert names('A') == 'iter_4'
-    weights = torch.load('A/iter_4.pth', weights_only=False)['state_dict']
-    assert all(value.isfinite().all() for value in weights.values())
-
-
-def test_a_mask_of_attention_is_saved(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_of_attention_is_saved(place: Path) -> None:
     """Zeros and negative infinity are no weights of a training that has failed."""
-    init = ToyModel.__init__
-
-    def with_mask(model: ToyModel) -> None:
-        init(model)
-        model.register_buffer('mask', torch.full((3, 3), -torch.inf).triu(1))
-
-    monkeypatch.setattr(ToyModel, '__init__', with_mask)
-    run('A', 2)
-    assert 'iter_2' in names('A')
-
-
-def test_a_metric_that_is_nan(place: Path, warnings: list[str]) -> None:
-    run('A', 2, {1: validated(StepLogHook, mIoU=float('nan'), aAcc=3.0)})
-    (warning,) = warnings
-    assert re.match('mIoU is nan .* after step 0: there was nothing to compare with', warning)
+    mask = torch.full((3, 3), -torch.inf).triu(1)
+    run('A', 2, {1: lambda runner: runner.model.register_buffer('mask', mask)})
+    assert torch.equal(torch.load('A/iter_2.pth', weights_only=False)['state_dict']['mask'], mask)
 
 
 def test_a_failure_in_the_middle_keeps_its_traceback_and_what_was_replaced_is_put_back(place: Path) -> None:

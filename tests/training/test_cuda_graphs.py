@@ -1,28 +1,20 @@
 """Backbone and neck as CUDA graphs: everything is as in an eager run."""
 
 import copy
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.transnext import TransNeXt
-from bioattn_mm.training.config.computation import set_computation
 from bioattn_mm.training.cuda_graphs import FeatureGraphs, check_capturable
-from tests.conftest import ROOT
-from tests.needs import needs
-from tests.tools.running import InProcess
-from tests.tools.small_images import NO_WORKERS
-from tests.training.graphs_on_cpu import graphs_on_cpu  # noqa: F401
-from tests.training.short_trainings import CONFIGS, STEPS
-from tests.training.short_trainings import train as train_by_tool
+
+from ..needs import needs
+from .graphs_on_cpu import graphs_on_cpu  # noqa: F401
 
 # How far losses may be apart.
 LOSS = dict(cpu=1e-5, cuda=0.02)
@@ -115,6 +107,7 @@ def check_same(eager: Model, graphed: Model, device: str) -> None:
 
 OPTIONS = {
     'one size': dict(),
+    'frozen stages': dict(frozen_stages=0),
     'accumulated': dict(accumulate=3, sizes=((32, 48), (48, 32))),
     'zeroed gradients': dict(set_to_none=False),
     'bfloat16': dict(dtype=torch.bfloat16),
@@ -124,8 +117,8 @@ OPTIONS = {
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
 def test_losses_of_the_eager_run(device: str, options: dict) -> None:
-    eager, graphed = twins(device)
-    steps = 9
+    steps, options = 9, dict(options)
+    eager, graphed = twins(device, frozen_stages=options.pop('frozen_stages', -1))
     losses = train(eager, steps, device, **options)
     assert train(graphed, steps, device, **options) == pytest.approx(losses, rel=LOSS[device])
     assert len(set(losses)) == steps
@@ -180,13 +173,6 @@ def test_a_backward_pass_that_comes_too_late_is_refused(device: str) -> None:
     graphed(images_of(1, device=device)).backward()
     with pytest.raises(RuntimeError, match='has overwritten: run each backward pass before the next forward pass'):
         loss.backward()
-
-
-def test_frozen_stages(device: str) -> None:
-    eager, graphed = twins(device, frozen_stages=0)
-    assert train(graphed, 4, device) == pytest.approx(train(eager, 4, device), rel=LOSS[device])
-    assert graphed.extract_feat.num_replays == 3
-    check_same(eager, graphed, device)
 
 
 def test_eager_passes(device: str) -> None:
@@ -257,27 +243,3 @@ def test_distributed_data_parallel(device: str) -> None:
     assert losses[2] == pytest.approx(losses[0], rel=LOSS[device])
     torch.testing.assert_close(losses[3], losses[1], rtol=1e-3, atol=1e-4)
     assert model.extract_feat.num_replays == 3 + 2
-
-
-@pytest.mark.usefixtures('graphs_on_cpu')
-def test_tools(workplace: Path, tool: InProcess) -> None:
-    expected = train_by_tool(tool, workplace, 'mask_rcnn', 'eager')
-    losses = train_by_tool(tool, workplace, 'mask_rcnn', 'graphs', '--cuda-graphs', '1')
-    assert losses == pytest.approx(expected, rel=1e-4)
-    (log,) = (workplace / 'graphs').rglob('*.log')
-    assert 'CUDA graph 1 of training: images of (2, 3, ' in log.read_text()
-    assert re.search(r'CUDA graphs ran [1-9]\d* of \d+ passes', log.read_text())
-
-    few = ('--cfg-options', 'test_dataloader.dataset.indices=4', *NO_WORKERS)
-    checkpoint = f'graphs/iter_{STEPS}.pth'
-    output = tool(workplace, 'test.py', ROOT / CONFIGS['mask_rcnn'], checkpoint, '--mini', '--cuda-graphs', *few)
-    assert 'CUDA graph 1 of evaluation: images of (1, 3, ' in output
-
-
-@needs('no GPU')
-def test_options_without_a_gpu() -> None:
-    config = Config(dict(optim_wrapper={}))
-    with pytest.raises(InputError, match='^--cuda-graphs needs a GPU, and PyTorch finds none: leave it out'):
-        set_computation(config, cuda_graphs=16)
-    with pytest.raises(InputError, match='^--cuda-graphs goes with data parallel alone: leave out --strategy'):
-        set_computation(config, cuda_graphs=16, strategy='configs/_base_/strategies/fsdp.py')

@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,7 @@ from mmengine.config import Config
 from bioattn_mm.training.checkpoints import SIGNALS, latest_checkpoint
 
 from .ranks import reasons, run_ranks
-from .toy_run import toy_config, toy_train
-from .trainings import largest_difference, limit_file_size, new_folder, resume, small_config, train
+from .toy_run import largest_difference, limit_file_size, toy_config, toy_train
 
 STEPS, INTERVAL = 8, 3
 
@@ -34,27 +31,12 @@ def toy_run(config: Config, folder: Path, world_size: int = 1) -> list[int]:
 
 
 @pytest.fixture(scope='module')
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
-    """The folder of a run that nothing happened to."""
-
-    @cache
-    def folder(by_epoch: bool) -> Path:
-        folder = tmp_path_factory.mktemp('uninterrupted')
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """The folders of a run by iterations and of one by epochs that nothing happens to."""
+    folders = {by_epoch: tmp_path_factory.mktemp('uninterrupted') for by_epoch in (False, True)}
+    for by_epoch, folder in folders.items():
         assert toy_run(toy(by_epoch), folder) == [0], reasons(folder)
-        return folder
-
-    return folder
-
-
-def interrupt(config: Config, **signal_hook: object) -> None:
-    # With one checkpoint to keep, the old one must outlive the writing of the new one.
-    config.default_hooks.checkpoint.max_keep_ckpts = 1
-    config.custom_hooks = [*config.custom_hooks, dict(type='SignalHook', **signal_hook)]
-
-
-def check_same(first: Path, second: Path) -> None:
-    for key in ('state_dict', 'ema_state_dict'):
-        assert largest_difference(first, second, key) == 0
+    return folders
 
 
 @pytest.mark.parametrize(
@@ -66,31 +48,19 @@ def check_same(first: Path, second: Path) -> None:
     ],
 )
 def test_goes_on_to_the_same_weights(
-    by_epoch: bool, name: str, after: int, left: list[str], tmp_path: Path, uninterrupted: Callable[[bool], Path]
+    by_epoch: bool, name: str, after: int, left: list[str], tmp_path: Path, uninterrupted: dict[bool, Path]
 ) -> None:
     config, number = toy(by_epoch), signal.Signals[name]
-    interrupt(config, name=name, after=after)
+    # With one checkpoint to keep, the old one must outlive the writing of the new one.
+    config.default_hooks.checkpoint.max_keep_ckpts = 1
+    config.custom_hooks = [*config.custom_hooks, dict(type='SignalHook', name=name, after=after)]
     assert toy_run(config, tmp_path) == [128 + number if number in SIGNALS else -number], reasons(tmp_path)
     assert sorted(path.name for pattern in ('*.pth', '.*.part') for path in tmp_path.glob(pattern)) == left
     assert toy_run(toy(by_epoch), tmp_path) == [0], reasons(tmp_path)
     assert not list(tmp_path.glob('.*.part'))
     last = 'epoch_2.pth' if by_epoch else 'iter_8.pth'
-    check_same(tmp_path / last, uninterrupted(by_epoch) / last)
-
-
-@pytest.mark.slow
-def test_a_segmentor_with_all_that_is_random_goes_on_to_the_same_weights(workplace: Path) -> None:
-    folders = [new_folder(workplace, f'upernet_{name}') for name in ('uninterrupted', 'killed')]
-    for index, function, code in ((0, train, 0), (1, train, -signal.SIGKILL), (1, resume, 0)):
-        config = small_config(STEPS)
-        config.model.backbone.drop_path_rate = 0.3
-        config.randomness = dict(seed=0, deterministic=True)
-        config.default_hooks.checkpoint.interval = INTERVAL
-        config.custom_hooks.append(dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1))
-        if code:
-            interrupt(config, name='SIGKILL', after=5)
-        assert run_ranks(function, config, folder=folders[index]) == [code], reasons(folders[index])
-    check_same(*(folder / f'iter_{STEPS}.pth' for folder in folders))
+    for key in ('state_dict', 'ema_state_dict'):
+        assert largest_difference(tmp_path / last, uninterrupted[by_epoch] / last, key) == 0
 
 
 def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:

@@ -1,175 +1,135 @@
 """The lines that a training writes for machines, and the summary of its health, however it ends."""
 
 import json
-import math
+import logging
 import time
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from mmengine.evaluator import BaseMetric, Evaluator
-from mmengine.hooks import Hook
-from mmengine.model import BaseModel
+from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
-from torch import nn
 
+from bioattn_mm.errors import InputError
 from bioattn_mm.training.health import health, health_table
-from bioattn_mm.training.step_log import summarised
+from bioattn_mm.training.step_log import StepLogHook
 
 from ..tools.running import scalars
+from .toy_run import IMAGES, ToyImages, ToyModel, run, validated
 
-BATCH, NUM_IMAGES = 2, 6
-
-
-class ToyModel(BaseModel):
-    """A model of one weight, whose forward passes do what `at` says, by the number of the pass."""
-
-    def __init__(self, at: dict | None = None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-        self.norm = nn.Identity()
-        self.at = at or {}
-        self.passes = 0
-
-    def forward(self, inputs: list, mode: str) -> dict | list:
-        if mode == 'predict':
-            return [{}]
-        self.passes += 1
-        result = self.at.get(self.passes, lambda: 1)()
-        self.norm(torch.arange(4.0).view(2, 2))
-        return dict(loss=self.weight.sum() + result - 1)  # whose gradient is 1, whatever the result
+pytestmark = pytest.mark.usefixtures('place')
 
 
-def loader(dataset: list) -> dict:
-    return dict(dataset=dataset, sampler=dict(type='InfiniteSampler', shuffle=False), batch_size=BATCH)
+def lines_of(kind: str) -> list[dict]:
+    """Those of the run in A, without NaN and Infinity, which are no JSON."""
+    lines = [json.loads(row, parse_constant=int) for row in Path('A/steps.jsonl').open()]
+    return [line if kind == 'iter' else line[kind] for line in lines if kind in line]
 
 
-def toy_runner(folder: Path, steps: int, model: nn.Module | None = None, **settings: object) -> Runner:
-    checkpoint = dict(type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=2)
-    return Runner(
-        **{
-            'model': model or ToyModel(),
-            'work_dir': str(folder),
-            'train_dataloader': loader([dict(inputs=0)] * NUM_IMAGES),
-            'train_cfg': dict(by_epoch=False, max_iters=steps),
-            'optim_wrapper': dict(optimizer=dict(type='SGD', lr=0.1)),
-            'default_hooks': dict(logger=dict(type='LoggerHook', interval=1), checkpoint=checkpoint),
-            'experiment_name': folder.name,
-            'log_level': 'WARNING',
-            **settings,
-        }
-    )
+def steps() -> list[int]:
+    return [line['step'] for line in lines_of('iter')]
 
 
-def train(runner: Runner) -> None:
-    with summarised(runner):
-        runner.train()
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the log of the steps warns of."""
+    found: list[str] = []
+
+    def note(text: str, logger: str, level: int = logging.INFO) -> None:
+        found.extend([text] * (level == logging.WARNING))
+
+    monkeypatch.setattr('bioattn_mm.training.step_log.print_log', note)
+    return found
 
 
-def lines_of(folder: Path) -> list[dict]:
-    """Without NaN and Infinity, which are no JSON."""
-    return [json.loads(row, parse_constant=int) for row in (folder / 'steps.jsonl').open()]
+def test_a_line_for_each_step(warnings: list[str]) -> None:
+    def validate(runner: Runner) -> None:
+        time.sleep(0.3)
+        runner.call_hook('after_val')
+        # In NumPy's float32, which JSON does not take.
+        validated(StepLogHook, mIoU=np.float32(12.5), names=['wall'], aAcc=float('nan'))(runner)
 
-
-def steps_of(folder: Path) -> list[int]:
-    return [line['step'] for line in lines_of(folder) if 'iter' in line]
-
-
-class SlowMetric(BaseMetric):
-    """A metric in NumPy's float32, which JSON does not take."""
-
-    def process(self, data_batch: dict, data_samples: list) -> None:
-        self.results.append(0)
-
-    def compute_metrics(self, results: list) -> dict:
-        time.sleep(0.2)
-        return dict(mIoU=np.float32(12.5), names=['wall'])
-
-
-def test_a_line_for_each_step(tmp_path: Path) -> None:
-    folder = tmp_path / 'lines'
-    validation = dict(
-        val_dataloader=dict(dataset=[dict(inputs=0)], sampler=dict(type='DefaultSampler'), batch_size=1),
-        val_cfg=dict(),
-        val_evaluator=Evaluator(SlowMetric()),
-    )
-    train(toy_runner(folder, 4, train_cfg=dict(by_epoch=False, max_iters=4, val_interval=2), **validation))
-    start, *middle, end = lines_of(folder)
-    steps = [line for line in middle if 'iter' in line]
-    assert [line for line in middle if 'iter' not in line] == [dict(mIoU=12.5, step=2), dict(mIoU=12.5, step=4)]
-    assert steps[2]['time'] < 0.1  # the validation before it is left out
-    assert start['step'] == 0 and not start['start']['resumed'] and start['start']['processes'] == 1
-    assert [line['step'] for line in steps] == [line['iter'] for line in steps] == [1, 2, 3, 4]
-    assert [line['epoch'] for line in steps] == [1, 1, 1, 2]  # three steps of two images
-    # Each step takes 0.1 from the weight, which is the loss. mmengine logs means over several steps.
-    assert [line['loss'] for line in steps] == pytest.approx([1, 0.9, 0.8, 0.7])
-    assert [line['loss'] for line in scalars(folder) if 'loss' in line] == pytest.approx([1, 0.95, 0.9, 0.85])
-    assert {line['lr'] for line in steps} == {0.1}
-    for line in steps:
-        assert line['time'] >= line['data_time'] + line['hook_time'] - 2e-6 > 0
-        assert line['images_per_second'] == pytest.approx(BATCH / line['time'], rel=0.01)
+    run('A', 5, {3: validate})
+    assert steps() == [line['iter'] for line in lines_of('iter')] == [1, 2, 3, 4, 5]
+    assert [line['epoch'] for line in lines_of('iter')] == [1, 1, 1, 1, 2]  # four steps of four images
+    # mmengine logs means over several steps.
+    logged = [line for line in scalars(Path('A')) if 'loss' in line]
+    losses = np.array([line['loss'] for line in lines_of('iter')])
+    assert [line['loss'] for line in logged] == pytest.approx(losses.cumsum() / np.arange(1, 6))
+    assert [line['lr'] for line in logged] == pytest.approx([line['lr'] for line in lines_of('iter')])
+    for line in lines_of('iter'):
+        assert 0.2 > line['time'] >= line['data_time'] + line['hook_time'] - 2e-6 > 0  # without the validation
+        assert line['images_per_second'] == pytest.approx(IMAGES / line['time'], rel=0.01)
         assert line['memory'] > 100
-    assert end['summary']['ended'] == 'finished' and end['summary']['steps'] == 4
+    assert [json.loads(row) for row in Path('A/steps.jsonl').open() if 'mIoU' in row] == [
+        dict(mIoU=12.5, aAcc=None, step=2)
+    ]
+    (warning,) = warnings
+    assert warning.startswith('aAcc is nan of the validation after step 2: there was nothing to compare with')
+    (start,), (summary,) = lines_of('start'), lines_of('summary')
+    assert not start['resumed'] and start['processes'] == 1
+    assert summary['ended'] == 'finished' and summary['steps'] == 5
 
 
-def test_a_run_that_fails_and_is_resumed(tmp_path: Path) -> None:
-    folder = tmp_path / 'resumed'
-
-    def fail() -> None:
+def test_a_run_that_fails_and_is_resumed() -> None:
+    def fail(_: Runner) -> None:
         raise RuntimeError('first line\nout of memory')
 
     with pytest.raises(RuntimeError, match='out of memory'):
-        train(toy_runner(folder, 8, ToyModel({6: fail})))
-    assert steps_of(folder) == [1, 2, 3, 4, 5]
-    assert lines_of(folder)[-1]['summary']['ended'] == 'RuntimeError: out of memory'
-
+        run('A', 8, {6: fail})
+    assert steps() == [1, 2, 3, 4, 5]
     # Killed later, and the disk lost some: the last lines are damaged or cut off.
-    with (folder / 'steps.jsonl').open('ab') as file:
+    with Path('A/steps.jsonl').open('ab') as file:
         file.write(b'3\n{}\n\xff\xfe\n' + bytes(9) + b'\n{"step": 6, "it')
-    checkpoint = str(folder / 'iter_4.pth')
-    train(toy_runner(folder, 8, load_from=checkpoint, resume=True, experiment_name='resumed_2'))
-    assert steps_of(folder) == [1, 2, 3, 4, 5, 6, 7, 8]
-    lines = lines_of(folder)
-    assert [line['start']['resumed'] for line in lines if 'start' in line] == [False, True]
-    summaries = [line['summary'] for line in lines if 'summary' in line]
-    found = [(one['ended'].partition(':')[0], one['starts'], one['resumed']) for one in summaries]
-    assert found == [('RuntimeError', 1, 0), ('finished', 2, 1)]
+    run('A', 8, resume='A/iter_4.pth')
+    assert steps() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [start['resumed'] for start in lines_of('start')] == [False, True]
+    found = [(one['ended'], one['starts'], one['resumed']) for one in lines_of('summary')]
+    assert found == [('RuntimeError: out of memory', 1, 0), ('finished', 2, 1)]
 
 
-def test_what_took_the_time_of_a_stall(tmp_path: Path) -> None:
-    def wait() -> int:
-        time.sleep(0.3)
-        return 1
+def test_what_took_the_time_of_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, log, images = ToyImages.__getitem__, LoggerHook.after_train_iter, count(1)
 
-    class SlowImages(list):
-        def __getitem__(self, index: int) -> dict:
-            self.calls = getattr(self, 'calls', 0) + 1
-            if self.calls == 2 * 20 + 1:  # the first image of step 21
-                wait()
-            return super().__getitem__(index % len(self))
+    def read_slowly(dataset: ToyImages, index: int) -> dict:
+        time.sleep(0.3 * (next(images) == 20 * IMAGES + 1))  # the first image of step 21
+        return read(dataset, index)
 
-    folder = tmp_path / 'stalls'
-    images = loader(SlowImages([dict(inputs=0)] * NUM_IMAGES))
-    runner = toy_runner(folder, 30, ToyModel({25: wait}), train_dataloader=images)
-    hook = Hook()
-    hook.after_train_iter = lambda runner, **_: runner.iter + 1 == 28 and wait()
-    runner.register_hook(hook)
-    train(runner)
-    found = lines_of(folder)[-1]['summary']['stalls']
-    parts = {stall['step']: stall['part'] for stall in found['longest'] if stall['seconds'] > 0.29}
-    assert parts == {21: 'data', 25: 'computing', 28: 'hooks'}
-    assert 0.8 < found['seconds'] < 3
+    def log_slowly(hook: LoggerHook, runner: Runner, *args: object, **kwargs: object) -> None:
+        time.sleep(0.3 * (runner.iter + 1 == 28))
+        log(hook, runner, *args, **kwargs)
+
+    monkeypatch.setattr(ToyImages, '__getitem__', read_slowly)
+    monkeypatch.setattr(LoggerHook, 'after_train_iter', log_slowly)
+    run('A', 30, {25: lambda _: time.sleep(0.3)}, interval=100)
+    (summary,) = lines_of('summary')
+    stalls = {stall['step']: stall['part'] for stall in summary['stalls']['longest'] if stall['seconds'] > 0.29}
+    assert stalls == {21: 'data', 25: 'computing', 28: 'hooks'}
+    assert 0.8 < summary['stalls']['seconds'] < 3
 
 
-def test_losses_that_are_not_finite(tmp_path: Path) -> None:
-    folder = tmp_path / 'not_finite'
-    model = ToyModel({3: lambda: math.inf, 5: lambda: math.nan})
-    train(toy_runner(folder, 6, model))
-    steps = [line for line in lines_of(folder) if 'iter' in line]
-    assert [line['step'] for line in steps if line['loss'] is None] == [3, 5]
-    summary = lines_of(folder)[-1]['summary']
-    assert summary['nonfinite'] == dict(count=2, first=[3, 5])
+def test_losses_and_weights_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
+    """They are said at the first step of several, and the checkpoints before stay."""
+    forward, passes = ToyModel.forward, count(1)
+
+    def fail(model: ToyModel, inputs: torch.Tensor, mode: str) -> dict:
+        step = next(passes)
+        losses = forward(model, inputs * (float('nan') if step > 4 else 1), mode)
+        return dict(loss=losses['loss'] + (torch.inf if step == 2 else 0))  # whose gradient is finite
+
+    monkeypatch.setattr(ToyModel, 'forward', fail)
+    with pytest.raises(
+        InputError, match='^after step 6 weights are NaN or infinite .*: go on from one with --resume'
+    ):
+        run('A', 10, max_keep_ckpts=1)
+    assert [warning.partition(':')[0] for warning in warnings] == ['loss is inf at step 2', 'loss is nan at step 5']
+    assert [line['step'] for line in lines_of('iter') if line['loss'] is None] == [2, 5, 6]
+    assert lines_of('summary')[0]['nonfinite'] == dict(count=3, first=[2, 5, 6])
+    (checkpoint,) = Path('A').glob('*.pth')
+    weights = torch.load(checkpoint, weights_only=False)['state_dict']
+    assert checkpoint.name == 'iter_4.pth' and all(value.isfinite().all() for value in weights.values())
 
 
 def line(step: int, **values: object) -> dict:

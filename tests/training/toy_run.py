@@ -1,20 +1,32 @@
 """A training of a tiny model that takes a second: for what a run writes and reads."""
 
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
+from mmengine.registry import DATASETS, HOOKS, MODELS
+from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from bioattn_mm.checkpoints import mmengine_reads_all
+from bioattn_mm.checkpoints import mmengine_reads_all, read_checkpoint
 from bioattn_mm.training.checkpoints import latest_checkpoint
 from bioattn_mm.training.config.distributed import prepare_process, set_strategy
-from bioattn_mm.training.runner import build_runner
+from bioattn_mm.training.runner import build_runner, failures_in_one_line
+from bioattn_mm.training.start import set_resume
+from bioattn_mm.training.step_log import summarised
 
-ROOT = Path(__file__).parents[2]
-STRATEGY = ROOT / 'configs/_base_/strategies/fsdp.py'
+from ..tools.running import forget_runs
+
+STRATEGY = Path(__file__).parents[2] / 'configs/_base_/strategies/fsdp.py'
 IMAGES = 4  # of a step
 
 
@@ -101,3 +113,73 @@ def toy_train(config: Config, sharded: bool = True) -> None:
     config.resume = config.load_from is not None
     with mmengine_reads_all():
         build_runner(config).train()
+
+
+@HOOKS.register_module()
+class AtStepHook(Hook):
+    """Calls functions before steps."""
+
+    def __init__(self, functions: dict) -> None:
+        self.functions = functions
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        self.functions.get(runner.iter + 1, lambda _: None)(runner)
+
+
+def validated(kind: type[Hook], **metrics: object) -> Callable[[Runner], None]:
+    """A function that hands a hook the metrics of a validation."""
+    return lambda runner: next(h for h in runner.hooks if isinstance(h, kind)).after_val_epoch(runner, metrics)
+
+
+def run(folder: str, steps: int, functions: dict | None = None, resume: str | None = None, **checkpoint) -> None:
+    """Train in a folder of the working directory, as tools/train.py does."""
+    config = toy_config(steps, 1, **dict(interval=2, save_best='mIoU', rule='greater') | checkpoint)
+    config.update(work_dir=folder, launcher='none')
+    forget_runs()
+    set_resume(config, resume, ToyModel().state_dict())
+    with mmengine_reads_all(), failures_in_one_line(config) as hook:
+        runner = build_runner(config)
+        runner.register_hook(hook)
+        runner.register_hook(AtStepHook(functions or {}))
+        with summarised(runner):
+            runner.train()
+
+
+@HOOKS.register_module()
+class SignalHook(Hook):
+    """Sends the process a signal after an iteration; SIGXFSZ comes in the middle of writing the next checkpoint."""
+
+    priority = 'HIGHEST'
+
+    def __init__(self, name: str, after: int, rank: int = 0) -> None:
+        self.signal, self.after, self.rank = signal.Signals[name], after, rank
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if runner.iter + 1 != self.after or runner.rank != self.rank:
+            return
+        if self.signal == signal.SIGXFSZ:
+            limit_file_size(next(Path().glob('iter_*.pth')).stat().st_size // 2, signal.SIG_DFL)
+        else:
+            # All processes of the run get it, as from a job scheduler.
+            workers = [str(child.pid) for child in multiprocessing.active_children()]
+            subprocess.run(['kill', f'-{self.signal.value}', str(os.getpid()), *workers], check=True)
+            time.sleep(0.1)
+
+
+def limit_file_size(num_bytes: int, handler: signal.Handlers) -> None:
+    """Let no file of this process grow beyond a size.
+
+    Args:
+        num_bytes: The size.
+        handler: SIG_IGN to get an `OSError`, as on a full disk; SIG_DFL to be killed by SIGXFSZ.
+    """
+    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+
+
+def largest_difference(first: Path, second: Path, key: str = 'state_dict') -> float:
+    """Between the weights of two checkpoints."""
+    a, b = (read_checkpoint(str(path))[key] for path in (first, second))
+    assert a.keys() == b.keys()
+    return max((a[name].double() - b[name].double()).abs().max().item() for name in a)
