@@ -31,35 +31,30 @@ if __name__ == '__main__':
 
 
 @pytest.fixture
-def script(place: Path) -> Path:
-    folder = place / 'scripts'
-    folder.mkdir(exist_ok=True)
-    (folder / 'arguments.py').write_text(ARGUMENTS)
-    (folder / 'spawning.py').write_text(SPAWNING)
-    return folder / 'arguments.py'
+def script(place: Path) -> str:
+    (place / 'arguments.py').write_text(ARGUMENTS)
+    return 'arguments.py'
 
 
-def test_script_runs_as_it_does_alone(script: Path, python: Callable) -> None:
-    args = ('scripts/arguments.py', '--help', '-m', 'x')
+def test_script_runs_as_it_does_alone(script: str, python: Callable) -> None:
+    args = (script, '--help', '-m', 'x')
     through, alone = (json.loads(python(*before, *args).stdout) for before in (('-m', 'bioattn_mm'), ()))
     assert through == [*alone[:-1], True]
     assert alone[-1] is False
 
 
 @pytest.mark.slow
-def test_spawned_processes_import_the_package_before_the_script(script: Path, python: Callable) -> None:
-    python('-m', 'bioattn_mm', 'scripts/spawning.py')
+def test_spawned_processes_import_the_package_before_the_script(place: Path, python: Callable) -> None:
+    (place / 'spawning.py').write_text(SPAWNING)
+    python('-m', 'bioattn_mm', 'spawning.py')
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun(script: Path, python: Callable) -> None:
-    process = python(
-        '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'bioattn_mm',
-        'scripts/arguments.py', '--launcher', 'pytorch',
-    )  # fmt: skip
+def test_ranks_of_torchrun(script: str, python: Callable) -> None:
+    launch = ('-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'bioattn_mm')
+    process = python(*launch, script, '--launcher', 'pytorch')
     lines = [json.loads(line) for line in process.stdout.splitlines()]
-    assert sorted(line[5] for line in lines) == ['0', '1']
-    assert all(line[3] == ['--launcher', 'pytorch'] for line in lines)
+    assert sorted((line[3], line[5]) for line in lines) == [(['--launcher', 'pytorch'], rank) for rank in '01']
 
 
 @pytest.mark.parametrize('args', [('none.py',), ('mmdet/.mim/tools',), ()])

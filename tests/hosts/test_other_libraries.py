@@ -34,19 +34,14 @@ MASK2FORMER = dict(COMMON, decoder_layers=2, num_attention_heads=2, train_num_po
 MASK2FORMER.update(
     dict.fromkeys('hidden_dim feature_size mask_feature_size encoder_feedforward_dim dim_feedforward'.split(), 32)
 )
-every_system = pytest.mark.parametrize('name', NAMES)
-
-
-def make_small(monkeypatch: pytest.MonkeyPatch, timm_name: str, backbone: str) -> None:
-    """Give a name of timm the small variant of a class, for what takes a name alone."""
-    entry = partial(_registry._model_entrypoints[timm_name], arch=FOUR_BLOCKS[backbone])
-    monkeypatch.setitem(_registry._model_entrypoints, timm_name, entry)
 
 
 @pytest.fixture(autouse=True)
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    for backbone, timm_name in NAMES.items():
-        make_small(monkeypatch, timm_name, backbone)
+    """Give names of timm the small variants of their classes, for what takes a name alone."""
+    for backbone, timm_name in [*NAMES.items(), ('TransNeXt', 'transnext_tiny')]:
+        entry = partial(_registry._model_entrypoints[timm_name], arch=FOUR_BLOCKS[backbone])
+        monkeypatch.setitem(_registry._model_entrypoints, timm_name, entry)
 
 
 def four_stages(name: str) -> list[int]:
@@ -55,7 +50,7 @@ def four_stages(name: str) -> list[int]:
     return [count * (index + 1) // 4 - 1 for index in range(4)]
 
 
-@every_system
+@pytest.mark.parametrize('name', NAMES)
 @torch.no_grad()
 def test_maps_through_transformers(name: str) -> None:
     indices = four_stages(name)[:2]
@@ -116,7 +111,7 @@ def test_trains_and_is_saved(host: str, name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(b, a, rtol=0, atol=0)
 
 
-@every_system
+@pytest.mark.parametrize('name', NAMES)
 def test_segments_with_smp(name: str) -> None:
     """Images of four channels, in Unet of any size, else of multiples of the stride."""
     channels = dict(decoder_intermediate_channels=(8,) * 4, decoder_fusion_channels=8)
@@ -143,7 +138,6 @@ def equal(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code runs, with narrow models, and each of the three trainings learns; what it saved is what it had."""
     monkeypatch.chdir(tmp_path)
-    make_small(monkeypatch, 'transnext_tiny', 'TransNeXt')
     file = 'transnext_tiny_224_1k.pth'
     weights = timm.create_model('transnext_tiny').state_dict()
     torch.save(weights, file)

@@ -8,11 +8,8 @@ tensor that was read from outside is read again from where it was. Random number
 As on a GPU, a capture changes nothing of what is outside of it, and graphs of one pool share its memory: what a graph
 had no more need of when its capture ended is where later ones put their results. So its replay destroys those, and
 here fills them with NaN.
-
-While there is a capture, its thread cannot pin memory, and no other can, unless the mode is 'thread_local'.
 """
 
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -51,22 +48,15 @@ class Graph:
 class Capture(TorchDispatchMode):
     """A stand-in for `torch.cuda.graph`."""
 
-    forbids: Callable[[int], bool] | None = None  # whether the capture in progress forbids a thread to pin memory
-
     def __init__(self, graph: Graph, pool: list[Graph], capture_error_mode: str = 'global') -> None:
         super().__init__()
-        self.mode = capture_error_mode
+        assert capture_error_mode == 'thread_local'  # else no other thread can pin memory, as data loaders do
         for earlier in pool:
             earlier.later.append(graph)
         pool.append(graph)
         self.graph = graph
         self.own: set[int] = set()
         self.outside: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def __enter__(self) -> 'Capture':
-        own = threading.get_ident()
-        Capture.forbids = lambda thread: self.mode == 'global' or thread == own
-        return super().__enter__()
 
     def __torch_dispatch__(
         self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
@@ -89,17 +79,9 @@ class Capture(TorchDispatchMode):
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
-        Capture.forbids = None
         for tensor, value in self.outside.values():
             if not torch.equal(tensor, value):
                 tensor.data.copy_(value)  # autograd must not take it for a change: on a GPU nothing was computed
-
-
-def pin_memory(tensor: Tensor) -> Tensor:
-    """A stand-in for `Tensor.pin_memory`."""
-    if Capture.forbids is not None and Capture.forbids(threading.get_ident()):
-        raise RuntimeError('operation not permitted when stream is capturing')
-    return tensor
 
 
 @pytest.fixture
@@ -111,5 +93,4 @@ def graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, 'Stream', object)  # a class: transformers annotates with it
     monkeypatch.setattr(torch.cuda, 'stream', lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, 'graph_pool_handle', list)
-    monkeypatch.setattr(Tensor, 'pin_memory', pin_memory)
     monkeypatch.setattr('bioattn_mm.training.cuda_graphs.require_gpu', lambda: None)

@@ -150,17 +150,13 @@ def test_a_signal_saves_a_checkpoint(number: signal.Signals, place: Path) -> Non
     assert 'iter_4' in names('A')
 
 
-def test_a_second_interrupt_ends_at_once(place: Path) -> None:
+def test_a_second_interrupt_ends_at_once_and_a_signal_that_is_ignored_does_nothing(place: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run('A', 9, {3: told(signal.SIGINT, signal.SIGINT)})
     assert names('A') == 'iter_2'
-
-
-def test_a_signal_that_is_ignored_stays_so(place: Path) -> None:
-    """As nohup does it."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    run('A', 4, {3: told(signal.SIGHUP)})
-    assert names('A') == 'iter_2 iter_4'
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does it
+    run('A', 6, {3: told(signal.SIGHUP)}, resume='auto')
+    assert names('A') == 'iter_2 iter_4 iter_6'
 
 
 def test_a_mask_of_attention_is_saved(place: Path) -> None:

@@ -42,7 +42,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 @pytest.mark.parametrize(
     ('by_epoch', 'name', 'after', 'left'),
     [
-        (False, 'SIGKILL', 5, ['iter_3.pth']),
         (False, 'SIGXFSZ', 6, ['.iter_6.pth.part', 'iter_3.pth']),
         (True, 'SIGTERM', 6, ['epoch_1.pth', 'iter_6.pth']),
     ],

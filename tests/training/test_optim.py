@@ -1,10 +1,7 @@
-"""Rates and groups of the optimizer's constructors, fused AdamW; the rates of the configs are in tests/configs."""
-
-from pathlib import Path
+"""Rates and groups of the optimizer's constructors; the rates of the configs are in tests/configs."""
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import nn
 
@@ -37,38 +34,18 @@ def settings_of(model: nn.Module, config: dict, name: str) -> tuple[list[float],
     return [values[id(parameter)] for parameter in model.parameters()], len(groups)
 
 
-def test_rates_by_depth() -> None:
+def test_rates_by_depth_and_weight_decays_are_multiplied() -> None:
     rates, groups = settings_of(model_of(Backbone), CONFIG, 'lr')
     assert rates == pytest.approx([0.0125, 1, 0.05, 0.1, 1]) and groups == 4  # the new one has the rate of the head
+    with pytest.raises(AttributeError, match='get_layer_depth'):
+        settings_of(model_of(nn.Sequential), CONFIG, 'lr')
 
-
-def test_weight_decays_are_multiplied() -> None:
     keys = {'backbone': dict(decay_mult=0.5), '.1.': dict(decay_mult=0.2), '.3.': dict(decay_mult=2)}
     optimizer = dict(type='SGD', lr=1.0, weight_decay=0.1)
     config = dict(CONFIG, optimizer=optimizer, paramwise_cfg=dict(custom_keys=keys))
     decays, groups = settings_of(model_of(Backbone), config, 'weight_decay')
     # The optimizer's own decay, stated or not, is one.
     assert decays == pytest.approx([0.05, 0.01, 0.05, 0.1, 0.1]) and groups == 3
-
-
-def test_a_backbone_without_depths() -> None:
-    with pytest.raises(AttributeError, match='get_layer_depth'):
-        build_optim_wrapper(model_of(nn.Sequential), CONFIG)
-
-
-def test_fused_adamw_makes_the_same_update(root: Path) -> None:
-    wrapper = Config.fromfile(root / 'configs/_base_/schedules/adamw_160k.py').optim_wrapper
-    assert wrapper.optimizer.fused
-    results = []
-    for fused in (True, False):
-        torch.manual_seed(0)
-        model = nn.Linear(30, 20)
-        wrapper.optimizer.update(fused=fused, lr=0.1)
-        optimizer = build_optim_wrapper(model, wrapper)
-        for _ in range(10):
-            optimizer.update_params(model(torch.randn(5, 30)).square().mean())
-        results.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
-    assert torch.allclose(*results, rtol=1e-5, atol=1e-6)
 
 
 ADAMW = dict(

@@ -1,11 +1,8 @@
 """A training of a tiny model that takes a second: for what a run writes and reads."""
 
-import multiprocessing
 import os
 import resource
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,10 +157,7 @@ class SignalHook(Hook):
         if self.signal == signal.SIGXFSZ:
             limit_file_size(next(Path().glob('iter_*.pth')).stat().st_size // 2, signal.SIG_DFL)
         else:
-            # All processes of the run get it, as from a job scheduler.
-            workers = [str(child.pid) for child in multiprocessing.active_children()]
-            subprocess.run(['kill', f'-{self.signal.value}', str(os.getpid()), *workers], check=True)
-            time.sleep(0.1)
+            os.kill(os.getpid(), self.signal)
 
 
 def limit_file_size(num_bytes: int, handler: signal.Handlers) -> None:

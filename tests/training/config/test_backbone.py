@@ -1,5 +1,6 @@
 """`--backbone timm/NAME`: the four frameworks with plain backbones and pyramids, complete without a config."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,25 +58,26 @@ def test_learns(framework: str, name: str) -> None:
     assert again.model.to_dict() == config.model.to_dict()
 
 
-def test_strides_are_the_heads() -> None:
-    config = load_config('mask_rcnn', backbone='timm/vit_small_patch14_dinov2')
-    assert MODELS.build(config.model.neck).strides == tuple(config.model.rpn_head.anchor_generator.strides)
-    config = load_config('mask2former', backbone='timm/vit_small_patch14_dinov2')
-    assert MODELS.build(config.model.neck).strides == tuple(config.model.decode_head.strides)
-
-
 @pytest.mark.parametrize(
-    'base', ['{root}/configs/transnext/retinanet_tiny_coco.py', 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py']
+    ('base', 'head'),
+    [
+        ('mask_rcnn', lambda model: model.rpn_head.anchor_generator),
+        ('mask2former', lambda model: model.decode_head),
+        # Whose heads begin with 8.
+        ('transnext/retinanet_tiny_coco', lambda model: model.bbox_head.anchor_generator),
+        ('mmdet::retinanet/retinanet_r50_fpn_1x_coco.py', lambda model: model.bbox_head.anchor_generator),
+    ],
 )
-def test_strides_where_the_head_begins_with_8(base: str, tmp_path: Path, root: Path) -> None:
-    config = str(tmp_path / 'config.py')
-    Path(config).write_text(f'_base_ = {base.format(root=root)!r}\n')
-    plain = load_config(config, backbone='timm/vit_small_patch14_dinov2').model
-    strides = tuple(plain.bbox_head.anchor_generator.strides)
-    assert MODELS.build(plain.neck).strides == strides
-    pyramid = load_config(config, backbone='timm/convnext_atto').model
-    maps = MODELS.build({**pyramid.backbone, 'init_cfg': None}).out_strides
-    assert list(maps)[pyramid.neck.get('start_level', 0) :] == [8, 16, 32] == list(strides[:3])
+def test_strides_are_the_heads(base: str, head: Callable, tmp_path: Path) -> None:
+    if '::' in base:
+        (tmp_path / 'config.py').write_text(f'_base_ = {base!r}\n')
+        base = str(tmp_path / 'config.py')
+    plain = load_config(base, backbone='timm/vit_small_patch14_dinov2').model
+    assert MODELS.build(plain.neck).strides == tuple(head(plain).strides)
+    if 'bbox_head' in plain:
+        pyramid = load_config(base, backbone='timm/convnext_atto').model
+        maps = MODELS.build({**pyramid.backbone, 'init_cfg': None}).out_strides
+        assert list(maps)[pyramid.neck.get('start_level', 0) :] == [8, 16, 32] == list(head(plain).strides[:3])
 
 
 def test_images_and_decay_as_the_weights_want_them() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
@@ -18,9 +17,9 @@ from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.model_check import model_of
 from bioattn_mm.training.config.pipelines import find_dicts, image_kind
 
-from ...own_folders import convert_images, write_coco_folder, write_images, write_mask_folder
+from ...conftest import ROOT
+from ...own_folders import convert_images, write_coco_folder, write_mask_folder
 
-ROOT = Path(__file__).parents[3]
 SEGMENTOR, DETECTOR = (str(ROOT / f'tests/tools/{name}.py') for name in ('upernet_small', 'mask_rcnn_small'))
 SEEDS = range(5)
 
@@ -34,21 +33,22 @@ def floats(image: np.ndarray) -> np.ndarray:
     return np.dstack([image, image[..., :2]]).astype(np.float32) / 255 + 1000
 
 
-def as_array(convert: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, np.ndarray], None]:
-    return lambda path, image: np.save(path, convert(image))
+def convert_to(folder: Path, convert: Callable[[np.ndarray], np.ndarray], suffix: str = '.npy') -> Path:
+    """Write the images of a folder anew."""
 
-
-def as_png(convert: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, np.ndarray], None]:
     def write(path: Path, image: np.ndarray) -> None:
         image = convert(image)
-        cv2.imwrite(str(path), image if image.ndim == 2 else image[..., [2, 1, 0, 3][: image.shape[2]]])
+        if suffix == '.npy':
+            np.save(path, image)
+        else:
+            cv2.imwrite(str(path), image if image.ndim == 2 else image[..., [2, 1, 0, 3][: image.shape[2]]])
 
-    return write
+    return convert_images(folder, write, suffix)
 
 
 def fields(folder: Path, convert: Callable[[np.ndarray], np.ndarray] = deep) -> Path:
     """A folder of arrays with label maps."""
-    return convert_images(write_mask_folder(folder, SEEDS), as_array(convert))
+    return convert_to(write_mask_folder(folder, SEEDS), convert)
 
 
 def config_of(folder: Path, base: str = SEGMENTOR, **arguments: object) -> Config:
@@ -100,19 +100,6 @@ def test_a_config_for_channels(tmp_path: Path) -> None:
         config_of(tmp_path / 'floats', str(tmp_path / 'dumped.py'))
 
 
-def test_the_detectors_preprocessor_is_mmdets() -> None:
-    init_default_scope('mmdet')
-    mean, std = [5.0, 60.0, 7.0], [2.0, 30.0, 4.0]
-    options = dict(mean=mean, std=std, pad_size_divisor=32)
-    images = [torch.rand(3, 40, 50) * 99, torch.rand(3, 33, 70) * 99]
-    host = 'DetDataPreprocessor'
-    expected, found = (
-        MODELS.build(dict(kind, **options))(dict(inputs=images, data_samples=None))['inputs']
-        for kind in (dict(type=host), dict(type='bioattn_mm.multichannel_preprocessor', host=host))
-    )
-    assert found.shape == (2, 3, 64, 96) and torch.equal(found, expected)
-
-
 def with_alpha(value: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda image: np.dstack([image, np.full(image.shape[:2], value, np.uint8)])
 
@@ -124,7 +111,6 @@ KINDS: dict[str, tuple[Callable | None, str, ImageKind | None]] = {
     'alpha': (lambda image: np.dstack([image, image[..., 0]]), '.png', ImageKind(4, 'uint8')),
     'constant': (with_alpha(9), '.png', ImageKind(4, 'uint8')),
     'grey': (lambda image: image[..., 0], '.png', ImageKind(1, 'uint8')),
-    'deep grey': (lambda image: deep(image)[..., 0], '.png', ImageKind(1, 'uint16')),
     'deep RGB': (lambda image: deep(image)[..., :3], '.png', ImageKind(3, 'uint16')),
     'floats': (floats, '.npy', ImageKind(5, 'float32')),
     'RGB as arrays': (lambda image: image, '.npy', ImageKind(3, 'uint8')),
@@ -136,13 +122,13 @@ def test_what_images_are(name: str, tmp_path: Path) -> None:
     convert, suffix, kind = KINDS[name]
     folder = write_coco_folder(tmp_path / 'parts', SEEDS)
     if convert:
-        convert_images(folder, (as_png if suffix == '.png' else as_array)(convert), suffix)
+        convert_to(folder, convert, suffix)
     config = config_of(folder, DETECTOR)
     assert image_kind(config) == kind
     if kind is None:
         as_rgb = config_of(folder, DETECTOR, as_rgb=True)
-        assert as_rgb.model == config.model
-        assert as_rgb.train_dataloader.dataset.pipeline == config.train_dataloader.dataset.pipeline
+        for key in ('model', 'train_dataloader'):
+            assert as_rgb[key] == config[key]
         assert config.model.data_preprocessor == Config.fromfile(DETECTOR).model.data_preprocessor
     else:
         assert model_of(config).backbone.in_channels == kind.channels == len(config.model.data_preprocessor.mean)
@@ -152,14 +138,19 @@ def test_what_images_are(name: str, tmp_path: Path) -> None:
     assert ('alpha channel that is opaque' in notes) == (name == 'opaque')
 
 
-def test_images_of_two_kinds_in_8_bits_stay_what_they_were(tmp_path: Path) -> None:
+def test_images_of_several_kinds_in_8_bits_stay_what_they_were(tmp_path: Path) -> None:
     folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    Image.open(folder / 'images/part_001.png').convert('L').save(folder / 'images/part_001.png')
-    Image.open(folder / 'images/part_003.png').convert('RGBA').save(folder / 'images/part_003.png')
-    assert image_kind(config_of(folder)) is None
+    for name, mode in (('001', 'L'), ('003', 'RGBA')):
+        path = folder / f'images/part_{name}.png'
+        Image.open(path).convert(mode).save(path)
+    # A folder of images may have arrays beside them, such as features.
+    np.save(folder / 'images/part_000.npy', np.zeros((4, 4)))
+    config = config_of(folder)
+    assert image_kind(config) is None
+    assert all(path.suffix != '.npy' for path in train_images(folder, config))
 
 
-def test_images_that_differ(tmp_path: Path) -> None:
+def test_images_that_differ_or_cannot_be_measured(tmp_path: Path) -> None:
     folder = fields(tmp_path / 'fields')
     path = folder / 'images/part_002.npy'
     np.save(path, np.load(path)[..., :3])
@@ -174,6 +165,8 @@ def test_images_that_differ(tmp_path: Path) -> None:
     np.save(path, np.full((96, 120, 4), 1.0))
     with pytest.raises(InputError, match='part_002.npy is of float64, expected uint8, uint16, float32'):
         config_of(folder)
+    with pytest.raises(InputError, match='no training images of 4 channels of uint16 to measure'):
+        load_config(SEGMENTOR, data=DataArguments(val_data=str(fields(tmp_path / 'val'))))
 
 
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
@@ -187,12 +180,6 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
     config = config_of(folder, problems=[])
     assert any(line.endswith('of 3 training images') for line in config.own_data)
     assert np.isfinite(config.model.data_preprocessor.mean).all()
-
-
-def test_training_images_are_measured(tmp_path: Path) -> None:
-    folder = fields(tmp_path / 'fields')
-    with pytest.raises(InputError, match='no training images of 4 channels of uint16 to measure'):
-        load_config(SEGMENTOR, data=DataArguments(val_data=str(folder)))
 
 
 def test_steps_that_opencv_pads_in(tmp_path: Path) -> None:
@@ -211,12 +198,3 @@ def test_steps_that_opencv_pads_in(tmp_path: Path) -> None:
     folder = fields(tmp_path / 'floats', floats)
     with pytest.raises(InputError, match='padded.py has a step Pad, and OpenCV pads images of at most 4 channels'):
         config_of(folder, str(base))
-
-
-def test_arrays_beside_images_are_not_taken(tmp_path: Path) -> None:
-    """A folder of images may have arrays beside them, such as features."""
-    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    np.save(folder / 'images/part_000.npy', np.zeros((4, 4)))
-    write_images(folder / 'images', SEEDS[:1], '.png')
-    (folder / 'images/part_000.jpg').unlink()
-    assert folder / 'images/part_000.npy' not in train_images(folder, config_of(folder))

@@ -2,7 +2,6 @@
 
 import os
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from mmengine.config import Config
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.distributed import prepare_process, set_strategy
 
-ROOT = Path(__file__).parents[3]
+from ...conftest import ROOT
 
 
 def test_each_process_of_mpi_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,6 @@ MINIATURES = {
         optim_wrapper=dict(optimizer=dict(lr=1e-3)),
     ),
     'transnext/dino_5scale_tiny_coco': dict(
-        train_dataloader=dict(
-            dataset=dict(pipeline={'3': dict(transforms={'0': {'0': dict(scales={'0': (120, 333)})}})})
-        ),
         model=dict(num_queries=300, test_cfg=dict(max_per_img=64), encoder=dict(num_layers=6)),
         param_scheduler=[WARM_UP, dict(DECAY, begin=140)],
         optim_wrapper=dict(optimizer=dict(lr=2e-4), paramwise_cfg=dict(custom_keys=dict(backbone=dict(lr_mult=1.0)))),
@@ -98,7 +95,8 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
     config = read('transnext/upernet_base_ade20k')
     dataset = config.train_dataloader.dataset
     dataset.pipeline.append(dict(type='Grid', size=(7, 7)))
-    mosaic = dict(type='MultiImageMixDataset', dataset=dataset, pipeline=[dict(type='Mosaic', img_scale=(640, 640))])
+    steps = [dict(type='Mosaic', img_scale=(640, 640)), dict(type='RandomChoiceResize', scales=[(480, 1333)])]
+    mosaic = dict(type='MultiImageMixDataset', dataset=dataset, pipeline=steps)
     config.train_dataloader.dataset = dict(type='RepeatDataset', dataset=dict(datasets=[mosaic, dataset]))
     config.model.data_preprocessor.batch_augments = [dict(type='BatchSyncRandomResize', size=(640, 640))]
     config.model.train_cfg = dict(rcnn=[dict(sampler=dict(num=512)), dict(sampler=dict(num=32))])
@@ -111,7 +109,7 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
     config.val_evaluator.update(ann_file='data/ade/ADEChallengeData2016/annotations.json', other_file=other)
     mini = make_mini(config)
     mosaic, dataset = mini.train_dataloader.dataset.dataset.datasets
-    assert mosaic.pipeline[0].img_scale == (160, 160)
+    assert mosaic.pipeline[0].img_scale == (160, 160) and mosaic.pipeline[1].scales == [(120, 333)]
     for pipeline in (mosaic.dataset.pipeline, dataset.pipeline):
         assert next(step for step in pipeline if step.type == 'bioattn_mm.CountedRandomCrop').crop_size == (128, 128)
         assert pipeline[-1].size == (7, 7)

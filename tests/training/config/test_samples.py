@@ -1,5 +1,6 @@
 """What `--balance-classes` and `--fraction` make of a config."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from PIL import Image
 from bioattn_mm.data.formats.arguments import DataArguments
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import load_config
-from bioattn_mm.training.config.samples import class_weights, set_fraction, weigh_classes
+from bioattn_mm.training.config.samples import set_fraction, weigh_classes
 
 from ...own_folders import write_images, write_mask_folder
 
@@ -23,12 +24,7 @@ def read(folder: Path, name: str = SEGMENTOR, **options) -> Config:
     return load_config(name, data=data, mini=True, balance=True, dataloaders=('train_dataloader',), **options)
 
 
-def test_weights_by_median_frequency() -> None:
-    # Two images of 100 pixels: 90 and 10 of the first two classes, 50 and 50 of the first and the third.
-    assert class_weights(np.array([140, 10, 50, 0]), np.array([200, 100, 100, 0])) == [0.7143, 5, 1, 1]
-
-
-def test_a_segmentor(tmp_path: Path) -> None:
+def test_the_loss_weighs_pixels_by_median_frequency(tmp_path: Path) -> None:
     folder, seeds = tmp_path / 'scenes', range(0, 12, 6)  # of images of one size
     table, bolt, nut, ignored = 0, 1, 2, 255
     half, corner = np.full((96, 120), table, np.uint8), np.full((96, 120), ignored, np.uint8)
@@ -40,14 +36,14 @@ def test_a_segmentor(tmp_path: Path) -> None:
         (folder / 'masks' / split).mkdir(parents=True)
         for seed, labels in zip(seeds, (half, corner if split == 'train' else half)):
             Image.fromarray(labels).save(folder / f'masks/{split}/part_{seed:03d}.png')
-    (folder / 'classes.txt').write_text('table\nbolt\nnut\n')
+    (folder / 'classes.txt').write_text('table\nbolt\nnut\nscrew\n')
     config = read(folder)
     # The share of a class is of the pixels that count in the images that show it. All 96 * 120 pixels of the first
     # image count, and half as many of the second.
     shares = np.array([(1 / 2 + 7 / 8 / 2) / (1 + 1 / 2), 1 / 2, 1 / 8])
     weights = config.model.decode_head.loss_decode.class_weight
     assert config.model.auxiliary_head.loss_decode.class_weight == weights
-    np.testing.assert_allclose(weights, np.median(shares) / shares, rtol=1e-3)
+    np.testing.assert_allclose(weights, [*(np.median(shares) / shares), 1], rtol=1e-3)  # of no screw
     assert config.class_balance.endswith('4 (nut)')
 
 
@@ -74,26 +70,13 @@ def test_what_has_no_pixels_to_weigh(tmp_path: Path, root: Path) -> None:
         weigh_classes(config)
 
 
-@pytest.fixture
-def classifier(root: Path) -> Config:
-    return Config.fromfile(root / 'configs/transnext/transnext-micro_8xb128_in1k.py')
-
-
-def test_a_fraction_of_the_images_for_as_many_more_epochs(classifier: Config) -> None:
-    dataset = classifier.train_dataloader.dataset
-    set_fraction(classifier, 0.1)
-    expected = dict(type='bioattn_mm.class_balanced_part', fraction=0.1, dataset=dataset)
-    assert classifier.train_dataloader.dataset == expected
-    assert classifier.train_cfg.max_epochs == 3000
-    assert [(scheduler.begin, scheduler.end) for scheduler in classifier.param_scheduler] == [(0, 50), (50, 3000)]
-    # As often validated and saved as in the whole training.
-    assert classifier.train_cfg.val_interval == classifier.default_hooks.checkpoint.interval == 10
-    assert 'class_balanced_part' not in str(classifier.val_dataloader)
-
-
-def test_a_fraction_with_other_schedules(classifier: Config) -> None:
-    classifier.train_cfg.max_epochs = 100
+def test_a_fraction_of_the_images_for_as_many_more_epochs(root: Path) -> None:
+    classifier = Config.fromfile(root / 'configs/transnext/transnext-micro_8xb128_in1k.py')
+    dataset, by_iterations = classifier.train_dataloader.dataset, copy.deepcopy(classifier)
+    warm_up, cosine = classifier.param_scheduler
     classifier.param_scheduler = [
+        warm_up,
+        cosine,
         dict(type='LinearLR', by_epoch=False, begin=0, end=500),
         dict(type='MultiStepLR', milestones=[30, 60, 90]),
         dict(type='StepLR', step_size=30, begin=5, end=math.inf),
@@ -101,21 +84,23 @@ def test_a_fraction_with_other_schedules(classifier: Config) -> None:
         dict(type='ExponentialLR', gamma=0.9),
     ]
     set_fraction(classifier, 0.3)
-    assert classifier.train_cfg.max_epochs == 333
-    warm_up, steps, step, restarts, exponential = classifier.param_scheduler
-    assert (warm_up.begin, warm_up.end) == (0, 500)
-    assert steps.milestones == [100, 200, 300]
+    expected = dict(type='bioattn_mm.class_balanced_part', fraction=0.3, dataset=dataset)
+    assert classifier.train_dataloader.dataset == expected
+    assert 'class_balanced_part' not in str(classifier.val_dataloader)
+    assert classifier.train_cfg.max_epochs == 1000
+    # As often validated and saved as in the whole training.
+    assert classifier.train_cfg.val_interval == classifier.default_hooks.checkpoint.interval == 3
+    warm_up, cosine, iterations, steps, step, restarts, exponential = classifier.param_scheduler
+    assert [(each.begin, each.end) for each in (warm_up, cosine, iterations)] == [(0, 17), (17, 1000), (0, 500)]
+    assert steps.milestones == [100, 200, 300] and restarts.periods == [100, 200]
     assert (step.step_size, step.begin, step.end) == (100, 17, math.inf)
-    assert restarts.periods == [100, 200]
-    assert exponential.gamma**333 == pytest.approx(0.9**100, rel=0.02)
+    assert exponential.gamma**1000 == pytest.approx(0.9**300, rel=0.02)
 
-
-def test_a_fraction_for_as_many_iterations(classifier: Config) -> None:
-    classifier.train_cfg = dict(type='IterBasedTrainLoop', max_iters=200, val_interval=100)
-    classifier.param_scheduler = [dict(type='PolyLR', by_epoch=False, begin=0, end=200)]
-    set_fraction(classifier, 0.5)
-    assert (classifier.train_cfg.max_iters, classifier.train_cfg.val_interval) == (200, 100)
-    assert classifier.param_scheduler[0].end == 200
+    by_iterations.train_cfg = dict(type='IterBasedTrainLoop', max_iters=200, val_interval=100)
+    by_iterations.param_scheduler = [dict(type='PolyLR', by_epoch=False, begin=0, end=200)]
+    set_fraction(by_iterations, 0.5)
+    assert (by_iterations.train_cfg.max_iters, by_iterations.train_cfg.val_interval) == (200, 100)
+    assert by_iterations.param_scheduler[0].end == 200
 
 
 @pytest.mark.parametrize(

@@ -64,19 +64,6 @@ def test_length_and_schedule(
     assert times(config) == schedulers
 
 
-def test_processes_divide_the_images(folders: dict) -> None:
-    config = read(UPERNET, folders, cfg_options={BATCH_SIZE: 4})
-    assert set_epochs(config, 10, num_processes=2) == 5  # 36 images are 4.5 steps of 8
-    assert config.train_cfg.max_iters == 50
-
-
-def test_entries_of_schedulers_beside_epochs(folders: dict) -> None:
-    """They would be epochs of the config, where the schedulers count iterations by then."""
-    message = '--epochs changes all schedulers, so that --cfg-options param_scheduler.1.milestones would be in'
-    with pytest.raises(InputError, match=message):
-        read(MASK_RCNN, folders, epochs=20, cfg_options={'param_scheduler.1.milestones': [15, 18]})
-
-
 def test_schedulers_of_other_kinds(folders: dict) -> None:
     config = read(MASK_RCNN, folders)
     config.param_scheduler = [
@@ -111,8 +98,9 @@ def test_schedulers_of_other_kinds(folders: dict) -> None:
         (MASK2FORMER, 100, 1800, 2e-4),
     ],
 )
-def test_rates_from_random_weights(folders: dict, name: str, epochs: int, steps: int, rate: float) -> None:
-    """The longer a training, the lower its rate."""
+def test_the_longer_a_training_the_lower_its_rate(
+    folders: dict, name: str, epochs: int, steps: int, rate: float
+) -> None:
     trained = dict(mini=True, epochs=epochs, dataloaders=('train_dataloader',))
     config = read(name, folders, **trained)
     assert num_steps(config) == config.param_scheduler[-1].end == steps
@@ -122,12 +110,9 @@ def test_rates_from_random_weights(folders: dict, name: str, epochs: int, steps:
 
 
 def test_random_weights_for_the_epochs_of_a_config(folders: dict) -> None:
-    """Which are of 18 steps."""
-    options = {'train_cfg.max_epochs': 50, BATCH_SIZE: 2}
     trained = dict(from_scratch=True, dataloaders=('train_dataloader',))
-    config = read(MASK_RCNN, folders, cfg_options=options, **trained)
-    assert num_steps(config) == 900
-    assert num_steps(config, num_processes=4) == 250
+    config = read(MASK_RCNN, folders, cfg_options={'train_cfg.max_epochs': 50, BATCH_SIZE: 2}, **trained)
+    assert (num_steps(config), num_steps(config, num_processes=4)) == (900, 250)  # 18 steps an epoch, or 5
     assert config.optim_wrapper.optimizer.lr == 4.7e-4
 
 
@@ -156,6 +141,19 @@ def test_an_incomplete_batch_that_is_left_out(folders: dict) -> None:
     options['train_dataloader.drop_last'] = True
     config = read(MASK_RCNN, folders, epochs=6, cfg_options=options)
     assert times(config).endswith('MultiStepLR 0 24 16 22') and num_steps(config) == 24
-    assert set_epochs(read(UPERNET, folders, cfg_options=options), 6) == 5
-    with pytest.raises(InputError, match='^36 training images a process are less than a batch of 64'):
-        read(MASK_RCNN, folders, epochs=6, cfg_options={**options, BATCH_SIZE: 64})
+    config = read(UPERNET, folders, cfg_options=options)
+    assert set_epochs(config, 6) == 5
+    assert set_epochs(config, 10, num_processes=2) == 3 and config.train_cfg.max_iters == 30
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({BATCH_SIZE: 64, 'train_dataloader.drop_last': True}, '^36 training images .* less than a batch of 64'),
+        # They would be epochs of the config, where the schedulers count iterations by then.
+        ({'param_scheduler.1.milestones': [15, 18]}, '--epochs changes all .* param_scheduler.1.milestones would be'),
+    ],
+)
+def test_what_is_refused(options: dict, message: str, folders: dict) -> None:
+    with pytest.raises(InputError, match=message):
+        read(MASK_RCNN, folders, epochs=6, cfg_options=options)
