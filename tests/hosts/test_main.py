@@ -14,20 +14,6 @@ import json, os, sys
 is_imported = 'bioattn_mm' in sys.modules
 print(json.dumps([__name__, __doc__, __file__, sys.argv[1:], sys.path[0], os.environ.get('RANK'), is_imported]))
 """
-SPAWNING = """
-import multiprocessing, sys
-already = 'bioattn_mm' in sys.modules
-
-def work():
-    from mmcv.ops import nms
-    sys.exit(0 if already else 'bioattn_mm was not imported before the script')
-
-if __name__ == '__main__':
-    process = multiprocessing.get_context('spawn').Process(target=work)
-    process.start()
-    process.join()
-    sys.exit(process.exitcode)
-"""
 
 
 @pytest.fixture
@@ -41,12 +27,6 @@ def test_script_runs_as_it_does_alone(script: str, python: Callable) -> None:
     through, alone = (json.loads(python(*before, *args).stdout) for before in (('-m', 'bioattn_mm'), ()))
     assert through == [*alone[:-1], True]
     assert alone[-1] is False
-
-
-@pytest.mark.slow
-def test_spawned_processes_import_the_package_before_the_script(place: Path, python: Callable) -> None:
-    (place / 'spawning.py').write_text(SPAWNING)
-    python('-m', 'bioattn_mm', 'spawning.py')
 
 
 @pytest.mark.slow
