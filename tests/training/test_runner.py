@@ -15,26 +15,21 @@ from torch._subclasses import FakeTensorMode
 from bioattn_mm.errors import InputError
 from bioattn_mm.training import runner
 
+from ..tools.running import forget_runs
 from .toy_run import toy_config
 
 
-@pytest.mark.parametrize('is_main', [True, False])
-def test_one_process_writes_the_metrics_of_a_test(
-    is_main: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, 'is_main_process', lambda: is_main)
-    config = toy_config(1, 1)
-    evaluator = dict(type='DumpResults', out_file_path='x.pkl')
-    config.update(
-        work_dir=str(tmp_path), test_dataloader=config.train_dataloader, test_evaluator=evaluator, test_cfg={}
-    )
-    run = runner.build_runner(config)
-    run._test_loop = run.build_test_loop(run._test_loop)
-    run.call_hook('before_run')
-    for hook in run.hooks:
-        if isinstance(hook, LoggerHook):
-            hook.after_test_epoch(run, {})
-    assert len([*tmp_path.glob('*/*.json')]) == is_main
+@pytest.mark.usefixtures('place')
+def test_one_process_writes_the_metrics_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = []
+    for is_main in (True, False):
+        monkeypatch.setattr(runner, 'is_main_process', lambda is_main=is_main: is_main)
+        monkeypatch.setattr(LoggerHook, 'after_test_epoch', lambda *args, is_main=is_main: writes.append(is_main))
+        forget_runs()
+        for hook in runner.build_runner(toy_config(1, 1)).hooks:
+            if isinstance(hook, LoggerHook):
+                hook.after_test_epoch(None, {})
+    assert writes == [True]
 
 
 @pytest.mark.parametrize(
@@ -69,10 +64,7 @@ def test_adamw_is_fused_on_a_gpu_where_the_config_says_nothing(optimizer: dict, 
         (dict(train_dataloader=dict(dataset=dict(root='x'))), 'the run .*: TypeError: ToyImages.. takes no '),
         (dict(custom_hooks=[dict(type='NoHook')]), 'the run would fail: KeyError: NoHook '),
         (dict(optim_wrapper=dict(optimizer=dict(betas=(2, 3)))), 'the run would fail: ValueError: .*beta'),
-        (
-            dict(train_dataloader=dict(batch_size=1)),
-            'batch normalisation cannot train with a single value per channel.*batch_size=1',
-        ),
+        (dict(train_dataloader=dict(batch_size=1)), 'batch normalisation cannot train with .*batch_size=1'),
     ],
 )
 def test_a_config_that_cannot_train(

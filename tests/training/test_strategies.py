@@ -13,9 +13,7 @@ from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner, find_latest_checkpoint
-from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from bioattn_mm.checkpoints import is_sharded, read_checkpoint
@@ -206,11 +204,7 @@ def mixed_precision() -> None:
     """A step and a prediction in bfloat16."""
     torch.distributed.init_process_group('gloo')
     strategy = FSDP2Strategy(param_dtype='bfloat16')
-    without_blocks = ToyModel()
-    without_blocks.backbone = nn.Linear(6, 6)
-    for model, expected in ((without_blocks, ['']), (ToyModel(), ['', 'backbone.blocks.0', 'backbone.blocks.1'])):
-        model = strategy._wrap_model(model)
-        assert [name for name, module in model.named_modules() if isinstance(module, FSDPModule)] == expected
+    model = strategy._wrap_model(ToyModel())
     dtypes = []
     model.backbone.blocks[0][0].register_forward_pre_hook(lambda module, _: dtypes.append(module.weight.dtype))
     batch = dict(inputs=torch.randn(4, 6, generator=torch.Generator().manual_seed(get_rank())))
@@ -232,5 +226,5 @@ def mixed_precision() -> None:
     assert float(total) > 0.01 and float(whole) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_every_block_is_a_unit_in_mixed_precision(tmp_path: Path) -> None:
+def test_mixed_precision(tmp_path: Path) -> None:
     assert run_ranks(mixed_precision, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)

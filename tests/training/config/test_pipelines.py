@@ -30,10 +30,6 @@ def read(root: Path, name: str) -> Config:
     return Config.fromfile(root / f'configs/_base_/datasets/{name}.py')
 
 
-def types(steps: list[dict]) -> list[str]:
-    return [step['type'] for step in steps]
-
-
 @pytest.mark.parametrize(('scope', 'checked'), [
     ('mmseg', [CheckedLoadAnnotations]), ('mmdet', [CheckedLoadAnnotations, CheckedLoadPanopticAnnotations])
 ])  # fmt: skip
@@ -42,13 +38,10 @@ def test_errors_name_files_wherever_a_dataset_loads(scope: str, checked: list[ty
     names = [kind.__name__.removeprefix('Checked') for kind in checked]
     load = [dict(type='LoadImageFromFile', color_type='grayscale'), *(dict(type=name) for name in names)]
     augmented = dict(type='TestTimeAug', transforms=[[dict(type='Resize', scale=(8, 8))], [dict(type=names[0])]])
-    hook = NameBadFilesHook()
-
-    def loop(*steps: dict) -> Loop:
-        dataset = BaseDataset(pipeline=list(steps), lazy_init=True)
-        return Loop(None, SimpleNamespace(dataset=RepeatDataset(dataset, 2, lazy_init=True)))
-
-    loops = loop(*load), loop(load[0]), loop(augmented)
+    hook, loops = NameBadFilesHook(), []
+    for steps in (load, load[:1], [augmented]):
+        dataset = BaseDataset(pipeline=steps, lazy_init=True)
+        loops.append(Loop(None, SimpleNamespace(dataset=RepeatDataset(dataset, 2, lazy_init=True))))
     for _ in range(2):  # a second time changes nothing
         hook.before_run(SimpleNamespace(_train_loop=loops[0], _val_loop=loops[1], _test_loop=dict()))
         hook.before_run(SimpleNamespace(_train_loop=None, _val_loop=None, _test_loop=loops[2]))
@@ -56,9 +49,8 @@ def test_errors_name_files_wherever_a_dataset_loads(scope: str, checked: list[ty
     assert [type(step) for step in train] == [CheckedLoadImageFromFile, *checked]
     assert train[0].color_type == 'grayscale'
     # What loads is the library's own, but of mmseg one that refuses values beyond 8 bits.
-    assert [type(step.load).__name__ for step in train[1:]] == (
-        ['WideLoadAnnotations'] if scope == 'mmseg' else names
-    )
+    found = [type(step.load).__name__ for step in train[1:]]
+    assert found == (['WideLoadAnnotations'] if scope == 'mmseg' else names)
     assert [type(step) for step in val] == [CheckedLoadImageFromFile]
     assert type(test[0].subroutines[0].transforms[1]) is CheckedLoadAnnotations
 
@@ -68,12 +60,10 @@ def test_ground_truth_is_loaded_as_in_training_and_once(
     root: Path, tmp_path: Path, name: str, with_mask: bool
 ) -> None:
     config = read(root, name)
-    assert not any(type_.endswith('LoadAnnotations') for type_ in types(config.test_dataloader.dataset.pipeline))
-    load_ground_truth(config)
-    load_ground_truth(config)
-    assert types(config.test_dataloader.dataset.pipeline) == [
-        'LoadImageFromFile', 'Resize', 'bioattn_mm.CheckedLoadAnnotations', 'PackDetInputs',
-    ]  # fmt: skip
+    for _ in range(2):
+        load_ground_truth(config)
+        types = [step.type for step in config.test_dataloader.dataset.pipeline]
+        assert types == ['LoadImageFromFile', 'Resize', 'bioattn_mm.CheckedLoadAnnotations', 'PackDetInputs']
 
     init_default_scope('mmdet')
     folder = make_mini_datasets(tmp_path, 2, 2, progress=False)['coco']
