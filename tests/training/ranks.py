@@ -29,25 +29,17 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def make_runs_quick() -> None:
-    """Leave out what takes a second or two of every run.
-
-    mmengine writes configs in lines as they come, without yapf, and reads those of the checkout, in which no test
-    changes one, once: it copies a config and each of its bases to a folder of its own. Nothing waits until the disk
-    has a checkpoint, which no test would look for after a loss of power. Nor is garbage collected for each dataset,
-    which takes a tenth of a second with all that is imported. What is there already, from the imports and from
-    pytest, is left out of every collection. Where mmdeploy is installed, it is not: mmdeploy finds what it rewrites
-    by the collector's references.
-    """
-    if find_spec('mmdeploy') is None:
+    """Leave out what takes a second or two of every run."""
+    if find_spec('mmdeploy') is None:  # which finds what it rewrites by the collector's references
         gc.freeze()
-    base_dataset.gc = Mock()
-    config_text._format_code = lambda text, style_config: (text, True)
-    os.fsync = lambda descriptor: None
+    base_dataset.gc = Mock()  # collects for each dataset
+    config_text._format_code = lambda text, style_config: (text, True)  # not by yapf
+    os.fsync = lambda descriptor: None  # no test looks for a checkpoint after a loss of power
     _read_configs_once()
 
 
 def _read_configs_once() -> None:
-    """Let mmengine keep what it has read of a config of the checkout, and of each of its bases."""
+    """Let mmengine keep what it has read of a config of the checkout, in which no test changes one, and its bases."""
     read, kept = Config._file2dict, {}
 
     def read_once(filename: str, *args: object, **kwargs: object) -> tuple:

@@ -1,16 +1,14 @@
-"""Mixed precision on the CPU: accumulated gradients, predictions in float32, and which CPUs have bfloat16."""
+"""Mixed precision on the CPU: accumulated gradients, and which CPUs have bfloat16."""
 
 from contextlib import nullcontext
 
 import pytest
 import torch
 from mmengine.optim import build_optim_wrapper
-from mmengine.structures import InstanceData, PixelData
-from mmpretrain.structures import DataSample
 from torch import nn
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.training.amp import autocast_dtype, in_float32
+from bioattn_mm.training.amp import autocast_dtype
 
 
 def test_gradients_are_accumulated() -> None:
@@ -49,15 +47,3 @@ def test_cpus_with_bfloat16(capabilities: dict, is_known: bool, monkeypatch: pyt
         assert autocast_dtype('bfloat16', 'cpu') == torch.bfloat16
     # A GPU is asked nothing.
     assert [autocast_dtype(name, 'cuda:0') for name in ('float16', 'bfloat16')] == [torch.float16, torch.bfloat16]
-
-
-def test_samples_in_float32() -> None:
-    half = torch.rand(2, 3).bfloat16()
-    sample = DataSample(
-        pred_instances=InstanceData(scores=half[0], labels=torch.arange(3)), seg_logits=PixelData(data=half[None])
-    )
-    sample.set_pred_score(half[0])
-    sample = in_float32(sample)
-    for value in (sample.pred_score, sample.pred_instances.scores, sample.seg_logits.data[0, 0]):
-        assert value.dtype == torch.float32 and torch.equal(value, half[0].float())
-    assert sample.pred_instances.labels.dtype == torch.int64

@@ -47,10 +47,10 @@ class ToyBackbone(nn.Module):
 class ToyModel(BaseModel):
     """Has what must be treated in its own way: blocks, batch norm, a frozen and a scalar-like parameter."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_norm: bool = True) -> None:
         super().__init__()
         self.backbone = ToyBackbone()
-        self.norm = nn.BatchNorm1d(6)
+        self.norm = nn.BatchNorm1d(6) if has_norm else nn.Identity()
         self.frozen = nn.Parameter(torch.ones(6), requires_grad=False)
         self.head = nn.Linear(6, 3)
         self.scale = nn.Parameter(torch.ones(1))
