@@ -103,23 +103,13 @@ def test_all_that_is_left_out_is_counted(coco: Path) -> None:
 
 
 UNUSABLE = {
-    'ids of two types': (
-        lambda d: [image.update(id=str(image['id'])) for image in d['images']],
-        'nothing is labelled in the training images: {path} has .* annotations; .* are of images that',
-    ),
-    'crowds alone': (
-        lambda d: [each.update(iscrowd=1) for each in d['annotations']],
-        '^nothing is labelled in the training images: {path} has',
-    ),
-    'image twice': (
-        lambda d: d['images'][1].update(id=d['images'][0]['id']), '^{path}: image id twice: .* stands 2 times',
-    ),
-    'category twice': (
-        lambda d: d['categories'][1].update(id=d['categories'][0]['id']), '^{path}: category id twice: .* 2 times',
-    ),
+    'ids of two types': (lambda d: [i.update(id=str(i['id'])) for i in d['images']], 'nothing is .* are of images'),
+    'crowds alone': (lambda d: [each.update(iscrowd=1) for each in d['annotations']], 'nothing is labelled in the'),
+    'image twice': (lambda d: d['images'][1].update(id=d['images'][0]['id']), '{path}: image id twice: .* 2 times'),
+    'category twice': (lambda d: d['categories'][1].update(id=2), '{path}: category id twice: .* 2 times'),
     'masks of two points': (
         lambda d: [each.update(segmentation=[[1, 2, 3]]) for each in d['annotations'][:4]],
-        r'^{path}: annotation \d of the image part_\d+.jpg: no polygon of three points',
+        r'{path}: annotation \d of the image part_\d+.jpg: no polygon of three points',
     ),
 }  # fmt: skip
 
@@ -127,7 +117,7 @@ UNUSABLE = {
 @pytest.mark.parametrize(('change', 'message'), UNUSABLE.values(), ids=UNUSABLE)
 def test_annotations_that_cannot_be_used(change: Callable, message: str, coco: Path) -> None:
     changed(coco, change)
-    with pytest.raises(InputError, match=message.format(path=coco / 'annotations.json')):
+    with pytest.raises(InputError, match='^' + message.format(path=coco / 'annotations.json')):
         notes_of(coco)
     if 'polygon' in message:
         assert notes_of(coco, skip_bad_data=True)
@@ -150,10 +140,9 @@ def test_label_maps_without_labels_and_files_that_are_alone(tmp_path: Path) -> N
     assert f'1 left out: image without label map, such as {train}/images/part_003.png' in lines
     assert f'1 left out: label map without image, such as {train}/masks/part_004.png' in lines
     unlabel(train)
-    message = (
-        f'^nothing is labelled in the training images: no pixel of the [56] label maps such as {train}/masks/part'
-    )
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(
+        InputError, match='^nothing is labelled .*: no pixel of the [56] label maps such as .*/masks/part'
+    ):
         notes_of(train, SEGMENTOR)
 
 

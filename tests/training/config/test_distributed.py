@@ -59,18 +59,13 @@ def test_without_gpus_processes_join_over_gloo(env_cfg: dict, seconds: int, monk
     assert config.model_wrapper_cfg == dict(wrapper, bucket_cap_mb=1, device_ids=None)
 
 
-def test_options_go_before_the_file_of_a_strategy() -> None:
+def test_options_go_before_the_file_of_a_strategy_and_a_single_process_needs_none() -> None:
+    """As in the config of a work dir, which tools/test.py takes."""
     options = {'strategy.reshard_after_forward': False}
-    config = Config(dict(launcher='pytorch', optim_wrapper=dict()))
+    config = Config(dict(launcher='pytorch', optim_wrapper=dict(), custom_hooks=[dict(type='EMAHook')]))
     config.merge_from_dict(options)
     set_strategy(config, str(ROOT / 'configs/_base_/strategies/fsdp.py'), options)
     assert config.strategy == dict(type='bioattn_mm.FSDP2Strategy', reshard_after_forward=False)
-
-
-def test_a_single_process_needs_no_strategy_of_several() -> None:
-    """As in the config of a work dir, which tools/test.py takes."""
-    config = Config(dict(launcher='pytorch', optim_wrapper=dict(), custom_hooks=[dict(type='EMAHook')]))
-    set_strategy(config, str(ROOT / 'configs/_base_/strategies/fsdp.py'))
     prepare_process(config, 'none')
     assert not {'strategy', 'runner_type'} & config.keys() and config.custom_hooks == [dict(type='EMAHook')]
 
