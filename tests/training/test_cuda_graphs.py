@@ -39,6 +39,11 @@ class Neck(nn.Module):
         return [conv(feature) for conv, feature in zip(self.convs, features)]
 
 
+class WaitForNumber(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.mean().item()
+
+
 class Model(nn.Module):
     """A model as mmdet and mmseg have them."""
 
@@ -185,7 +190,7 @@ def test_what_cannot_be_captured() -> None:
     with pytest.raises(InputError, match='needs a model with a backbone: Linear has none'):
         check_capturable(nn.Linear(1, 1))
     _, graphed = twins('cpu')
-    graphed.neck.convs[0].register_forward_hook(lambda module, args, x: x * x.mean().item())  # waits for a number
+    graphed.neck.convs[0].append(WaitForNumber())
     graphed(images_of(0))
     message = r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'
     with pytest.raises(InputError, match=message):

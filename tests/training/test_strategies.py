@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.dist import get_rank
-from mmengine.runner import find_latest_checkpoint
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner, find_latest_checkpoint
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.tensor import DTensor
 
@@ -98,18 +100,23 @@ def test_a_segmentor_is_divided_validated_and_goes_on(workplace: Path, tool: InP
     )
 
 
-def has_logged(step: int) -> bool:
-    return any(f'"step": {step}' in path.read_text() for path in Path().glob('*/vis_data/scalars.json'))
+@HOOKS.register_module()
+class MarkStepHook(Hook):
+    """Makes a file after each step of rank 1."""
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if runner.rank == 1:
+            Path(f'step_{runner.iter + 1}').touch()
 
 
 def train_and_die(config: object) -> None:
-    """Rank 1 is killed while it writes its part of the second checkpoint, when the step after it is over."""
+    """Rank 1 is killed while it writes its part of the second checkpoint, two steps after that was begun."""
     write = FileSystemWriter.write_data
 
     def write_and_die(writer: FileSystemWriter, *args: object) -> object:
         written, end = write(writer, *args), time.monotonic() + 30
-        if os.environ['RANK'] == '1' and Path('iter_2.pth').exists():
-            while not has_logged(5) and time.monotonic() < end:
+        if os.environ['RANK'] == '1' and Path('step_4').exists():
+            while not Path('step_5').exists() and time.monotonic() < end:
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         return written
@@ -118,18 +125,19 @@ def train_and_die(config: object) -> None:
     toy_train(config)
 
 
-def test_half_a_checkpoint_is_none(tmp_path: Path, two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_half_a_checkpoint_is_none(tmp_path: Path, two: Path) -> None:
     config = toy_config(STEPS, 2, max_keep_ckpts=1)
+    config.custom_hooks.append(dict(type='MarkStepHook', priority='HIGHEST'))
     codes = run_ranks(train_and_die, config, folder=tmp_path, world_size=2)
     assert codes[1] == -signal.SIGKILL and codes[0] != 0
-    assert has_logged(5)  # training went on while it was written
+    assert (tmp_path / 'step_5').exists()  # training went on while it was written
     # With one checkpoint to keep, the older one is kept until the newer one is whole.
     assert [path.name for path in tmp_path.glob('*.pth')] == ['iter_2.pth']
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_2.pth')
     # mmengine's runners take what `last_checkpoint` names for whole.
     assert Path(find_latest_checkpoint(str(tmp_path))).name == 'iter_2.pth'
 
+    config.custom_hooks.pop()
     assert run_ranks(toy_train, config, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
     assert_same(tmp_path / f'iter_{STEPS}.pth', two / f'iter_{STEPS}.pth', 0)
     assert [path.name for path in tmp_path.glob('*.pth')] == [f'iter_{STEPS}.pth']
