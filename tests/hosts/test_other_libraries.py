@@ -50,25 +50,6 @@ def four_stages(name: str) -> list[int]:
     return [count * (index + 1) // 4 - 1 for index in range(4)]
 
 
-@pytest.mark.parametrize('name', NAMES)
-@torch.no_grad()
-def test_maps_through_transformers(name: str) -> None:
-    indices = four_stages(name)[:2]
-    config = TimmBackboneConfig(backbone=NAMES[name], num_channels=4, out_indices=indices)
-    backbone = AutoBackbone.from_config(config).eval()
-    model = timm.create_model(NAMES[name], features_only=True, in_chans=4, out_indices=indices).eval()
-    model.load_state_dict(backbone._backbone.state_dict())
-    assert backbone.channels == model.feature_info.channels()
-    assert backbone.out_features == model.feature_info.module_name()
-    x = torch.randn(2, 4, 65, 97)
-    with_hidden, without = backbone(x, output_hidden_states=True), backbone(x)
-    assert len(with_hidden.hidden_states) >= indices[-1] + 1 and without.hidden_states is None
-    for output in (with_hidden, without):
-        torch.testing.assert_close(output.feature_maps, tuple(model(x)), rtol=0, atol=0)
-    for index, map_ in zip(indices, without.feature_maps):
-        torch.testing.assert_close(with_hidden.hidden_states[index], map_, rtol=0, atol=0)
-
-
 def build(host: str, name: str, indices: list[int]) -> nn.Module:
     backbone = TimmBackboneConfig(backbone=NAMES[name], out_indices=indices)
     options = dict(Detr=DETR, RTDetr=RT_DETR, Mask2Former=MASK2FORMER)[host]
