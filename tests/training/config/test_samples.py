@@ -73,10 +73,7 @@ def test_what_has_no_pixels_to_weigh(tmp_path: Path, root: Path) -> None:
 def test_a_fraction_of_the_images_for_as_many_more_epochs(root: Path) -> None:
     classifier = Config.fromfile(root / 'configs/transnext/transnext-micro_8xb128_in1k.py')
     dataset, by_iterations = classifier.train_dataloader.dataset, copy.deepcopy(classifier)
-    warm_up, cosine = classifier.param_scheduler
-    classifier.param_scheduler = [
-        warm_up,
-        cosine,
+    classifier.param_scheduler += [
         dict(type='LinearLR', by_epoch=False, begin=0, end=500),
         dict(type='MultiStepLR', milestones=[30, 60, 90]),
         dict(type='StepLR', step_size=30, begin=5, end=math.inf),
