@@ -62,7 +62,7 @@ def test_ground_truth_is_loaded_as_in_training_and_once(
     config = read(root, name)
     for _ in range(2):
         load_ground_truth(config)
-        types = [step.type for step in config.test_dataloader.dataset.pipeline]
+        types = [step['type'] for step in config.test_dataloader.dataset.pipeline]
         assert types == ['LoadImageFromFile', 'Resize', 'bioattn_mm.CheckedLoadAnnotations', 'PackDetInputs']
 
     init_default_scope('mmdet')
