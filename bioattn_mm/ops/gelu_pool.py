@@ -35,22 +35,15 @@ def gelu_pool(x: Tensor, grid: tuple[int, int], backend: str | None = None) -> T
 
 
 def gelu_pool_norm(
-    x: Tensor,
-    x_bias: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    grid: tuple[int, int],
-    eps: float,
-    backend: str | None = None,
+    x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int], eps: float, backend: str | None = None
 ) -> Tensor:
-    """LayerNorm of the average pooling of `F.gelu(x + x_bias)`, of tokens with the channels last, without autocast.
+    """LayerNorm of the average pooling of `F.gelu(x)`, of tokens with the channels last, without autocast.
 
     The CUDA kernels compute in float32, and round the pooled tokens and the result alone.
 
     Args:
         x: (B, H, W, C), float16, bfloat16, float32 or float64.
-        x_bias: (C,), in the dtype of `x` as the others: the bias of the linear layer that gave `x`.
-        weight: Weight of the norm, (C,).
+        weight: Weight of the norm, (C,), in the dtype of `x` as the bias.
         bias: Bias of the norm, (C,).
         grid: Height and width of what is pooled; cells are those of `F.adaptive_avg_pool2d`.
         eps: What the norm adds to the variance.
@@ -60,17 +53,16 @@ def gelu_pool_norm(
         (B, *grid, C) in the dtype of `x`.
     """
     _check(x, grid)
-    of_channels = dict(x_bias=x_bias, weight=weight, bias=bias)
-    check_fits('x', x, x.dtype, **{name: (t, x.shape[3:]) for name, t in of_channels.items()})
+    check_fits('x', x, x.dtype, weight=(weight, x.shape[3:]), bias=(bias, x.shape[3:]))
     unsupported = why_not_norm(x, 'gelu_pool_norm')
     if None in map(size_of_cells, x.shape[1:3], grid):
         unsupported = (
             f'gelu_pool_norm on CUDA takes a grid that divides that of x, got {grid} and {tuple(x.shape[1:3])}'
         )
     if choose_backend(x.device, backend, unsupported) != 'reference':
-        return differentiable('gelu_pool_norm', x, x_bias, weight, bias, *grid, eps)[0]
+        return differentiable('gelu_pool_norm', x, weight, bias, *grid, eps)[0]
     with without_autocast(x):
-        return F.layer_norm(gelu_pool(x + x_bias, grid, 'reference'), weight.shape, weight, bias, eps)
+        return F.layer_norm(gelu_pool(x, grid, 'reference'), weight.shape, weight, bias, eps)
 
 
 def _check(x: Tensor, grid: tuple[int, int]) -> None:

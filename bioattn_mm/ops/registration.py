@@ -44,7 +44,7 @@ def _attention(query: Tensor, logsumexp: tuple[int, ...], for_backward: bool) ->
 
 
 def _gelu_pool_norm(
-    x: Tensor, x_bias: Tensor, weight: Tensor, bias: Tensor, height: int, width: int, eps: float
+    x: Tensor, weight: Tensor, bias: Tensor, height: int, width: int, eps: float
 ) -> tuple[Tensor, ...]:
     grid = x.shape[0], height, width
     statistics = (x.new_empty(grid, dtype=torch.float32) for _ in range(2))

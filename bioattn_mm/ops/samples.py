@@ -133,7 +133,7 @@ def make_gelu_pool(batch: int = 2, height: int = 8, width: int = 12, channels: i
 
 
 def make_gelu_pool_norm(batch: int = 2, height: int = 32, width: int = 48, channels: int = 24) -> list[Tensor]:
-    return [torch.randn(batch, height, width, channels), *torch.randn(3, channels)]
+    return [torch.randn(batch, height, width, channels), *torch.randn(2, channels)]
 
 
 def make_window(

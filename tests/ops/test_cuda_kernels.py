@@ -233,9 +233,16 @@ def keys_and_values_of_one_tensor(inputs: list[Tensor]) -> list[Tensor]:
     return [inputs[0], *(view for pair in pairs for view in pair), *inputs[5:]]
 
 
+def parts_of_wider_tokens(inputs: list[Tensor]) -> list[Tensor]:
+    """As one linear layer gives several of them."""
+    return [torch.cat((t, t), 3).narrow(3, 0, t.shape[3]) if t.dim() > 3 else t for t in inputs]
+
+
 @pytest.mark.parametrize(
     ('name', 'layout', 'dtype', 'sizes'),
     [
+        *(('cosine_attention', parts_of_wider_tokens, dtype, {}) for dtype in (torch.float32, BFLOAT16)),
+        ('gelu_pool_norm', parts_of_wider_tokens, BFLOAT16, POOLED),
         *(('aggregated_attention', shifted, dtype, {}) for dtype in TOLERANCE),
         ('aggregated_attention', strided, torch.float32, {}),
         (

@@ -80,7 +80,7 @@ def test_a_grid_without_cells_is_refused() -> None:
     with pytest.raises(ValueError, match='grid must be 1 x 1 or larger, got 2 x 0'):
         ops.gelu_pool(x, (2, 0))
     with pytest.raises(ValueError, match='grid must be 1 x 1 or larger, got 0 x 3'):
-        ops.gelu_pool_norm(x, parameter, parameter, parameter, (0, 3), 1e-3)
+        ops.gelu_pool_norm(x, parameter, parameter, (0, 3), 1e-3)
 
 
 def test_a_bias_of_the_layer_before_that_does_not_fit_is_refused() -> None:

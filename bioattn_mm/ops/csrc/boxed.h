@@ -19,8 +19,8 @@ T take(StableIValue*& stack) {
   if constexpr (kTensorsOf<T> > 0) {
     const auto tensors = [&](auto... each) { return T{((void)each, take<Tensor>(stack))...}; };
     return std::apply(tensors, std::array<int, kTensorsOf<T>>());
-  } else if constexpr (std::is_same_v<T, Tensor>) {
-    return to<torch::stable::Tensor>(*stack++);
+  } else if constexpr (std::is_base_of_v<Tensor, T>) {
+    return Tensor(to<torch::stable::Tensor>(*stack++));
   } else if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
     auto tensor = to<std::optional<torch::stable::Tensor>>(*stack++);
     return tensor ? std::optional<Tensor>(*std::move(tensor)) : std::nullopt;

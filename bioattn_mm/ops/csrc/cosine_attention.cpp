@@ -9,7 +9,12 @@ namespace {
 namespace of_cosine_attention {
 
 CpuInputs inputs_of_cpu(const CosineInputs& any_inputs) {
-  const CosineInputs inputs = map(any_inputs, [](const Tensor& input) { return input.contiguous(); });
+  const CosineInputs inputs = map(any_inputs, [](const auto& input) -> Tensor {
+    if constexpr (std::is_same_v<decltype(input), const StridedTokens&>)
+      return dense(input);
+    else
+      return input.contiguous();
+  });
   CpuInputs cpu;
   cpu.query = inputs.query, cpu.key = inputs.key_value.select(3, 0), cpu.value = inputs.key_value.select(3, 1);
   cpu.pooled_key = inputs.pooled_key_value.select(3, 0), cpu.pooled_value = inputs.pooled_key_value.select(3, 1);

@@ -17,7 +17,7 @@ struct CosineInputs {
         pooled_bias_columns, tokens, token_bias);
   }
 
-  Tensor query, key_value;                     // (B, H, W, heads, d), (B, H, W, 2, heads, d)
+  StridedTokens query, key_value;              // (B, H, W, heads, d), (B, H, W, 2, heads, d)
   Tensor pooled_key_value;                     // (B, Ph, Pw, 2, heads, d)
   Tensor scale, query_embedding, window_bias;  // (heads), (heads, d), (heads, k * k)
   Tensor pooled_bias;                          // (heads, R, C)

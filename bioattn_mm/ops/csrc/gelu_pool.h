@@ -21,8 +21,8 @@ inline void check_gelu_pool_backward(const Tensor& grad_output, const Tensor& x)
   check_gelu_pool(x, grad_output.size(1), grad_output.size(2));
 }
 
-// x is (B, H, W, C), float32, float64 or bfloat16, and contiguous. The output is (B, height, width, C) in its dtype.
-using GeluPoolForward = Tensor(const Tensor& x, int64_t height, int64_t width);
-using GeluPoolBackward = Tensor(const Tensor& grad_output, const Tensor& x);
+// x is (B, H, W, C), float32, float64 or bfloat16. The output is (B, height, width, C) in its dtype.
+using GeluPoolForward = Tensor(const StridedTokens& x, int64_t height, int64_t width);
+using GeluPoolBackward = Tensor(const Tensor& grad_output, const StridedTokens& x);
 
 }  // namespace bioattn_mm

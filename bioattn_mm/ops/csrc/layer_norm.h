@@ -57,29 +57,27 @@ AddNormBackward add_norm_backward_cuda;
 
 // Raises a ValueError unless tokens (B, H, W, C) are divided into whole cells of (height, width) pooled ones.
 inline ArgumentChecks check_gelu_pool_norm_tokens(
-    const Tensor& x, const Tensor& x_bias, const Tensor& weight, int64_t height, int64_t width) {
+    const Tensor& x, const Tensor& weight, int64_t height, int64_t width) {
   const ArgumentChecks arguments("gelu_pool_norm", "x", x, 4, "(B, H, W, C)", {kHalf, kBFloat16, kFloat});
   check_value(
       height >= 1 && width >= 1 && x.size(1) >= 1 && x.size(2) >= 1 && x.size(1) % height == 0 &&
           x.size(2) % width == 0,
       "gelu_pool_norm: the grid must divide that of x, got ", height, " x ", width, " and x ",
       text_of_sizes(x.sizes()));
-  arguments.check("x_bias", x_bias, {x.size(3)});
   arguments.check("weight", weight, {x.size(3)});
   return arguments;
 }
 
 inline void check_gelu_pool_norm(
-    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width,
-    double) {
-  check_gelu_pool_norm_tokens(x, x_bias, weight, height, width).check("bias", bias, {x.size(3)});
+    const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width, double) {
+  check_gelu_pool_norm_tokens(x, weight, height, width).check("bias", bias, {x.size(3)});
 }
 
 inline void check_gelu_pool_norm_backward(
-    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& pooled, const Tensor& mean,
-    const Tensor& rstd, const Tensor& weight) {
+    const Tensor& grad_output, const Tensor& x, const Tensor& pooled, const Tensor& mean, const Tensor& rstd,
+    const Tensor& weight) {
   check_value(pooled.defined() && pooled.dim() == 4, "gelu_pool_norm: pooled must be (B, height, width, C)");
-  const ArgumentChecks arguments = check_gelu_pool_norm_tokens(x, x_bias, weight, pooled.size(1), pooled.size(2));
+  const ArgumentChecks arguments = check_gelu_pool_norm_tokens(x, weight, pooled.size(1), pooled.size(2));
   arguments.check("pooled", pooled, {x.size(0), -1, -1, x.size(3)});
   arguments.check("grad_output", grad_output, pooled.sizes());
   arguments.check("mean", mean, pooled.sizes().slice(0, 3), kFloat);
@@ -88,14 +86,13 @@ inline void check_gelu_pool_norm_backward(
 
 // The normalised pooled tokens, the pooled tokens, and their means and reciprocal standard deviations.
 using GeluPoolNormResults = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using GeluPoolNormGradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using GeluPoolNormGradients = std::tuple<Tensor, Tensor, Tensor>;
 
 // x is (B, H, W, C), float32, float16 or bfloat16, with C even; the parameters (C) have its dtype.
 GeluPoolNormResults gelu_pool_norm_forward_cuda(
-    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width,
-    double eps);
+    const StridedTokens& x, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width, double eps);
 GeluPoolNormGradients gelu_pool_norm_backward_cuda(
-    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& pooled, const Tensor& mean,
-    const Tensor& rstd, const Tensor& weight);
+    const Tensor& grad_output, const StridedTokens& x, const Tensor& pooled, const Tensor& mean, const Tensor& rstd,
+    const Tensor& weight);
 
 }  // namespace bioattn_mm

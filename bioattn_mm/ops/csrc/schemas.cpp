@@ -48,11 +48,11 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define("gelu_pool(Tensor x, SymInt height, SymInt width) -> Tensor output");
   define("gelu_pool_backward(Tensor grad_output, Tensor x) -> Tensor x");
   define(
-      "gelu_pool_norm(Tensor x, Tensor x_bias, Tensor weight, Tensor bias, SymInt height, SymInt width, float eps) "
-      "-> (Tensor output, Tensor pooled, Tensor mean, Tensor rstd)");
+      "gelu_pool_norm(Tensor x, Tensor weight, Tensor bias, SymInt height, SymInt width, float eps) -> "
+      "(Tensor output, Tensor pooled, Tensor mean, Tensor rstd)");
   define(
-      "gelu_pool_norm_backward(Tensor grad_output, Tensor x, Tensor x_bias, Tensor pooled, Tensor mean, Tensor rstd, "
-      "Tensor weight) -> (Tensor x, Tensor x_bias, Tensor weight, Tensor bias)");
+      "gelu_pool_norm_backward(Tensor grad_output, Tensor x, Tensor pooled, Tensor mean, Tensor rstd, Tensor weight) "
+      "-> (Tensor x, Tensor weight, Tensor bias)");
   define("log_cpb_table(" + kLogCPB + ", Tensor bias) -> Tensor table");
   define(
       "log_cpb_table_backward(Tensor grad_table, " + kLogCPB +

@@ -150,6 +150,13 @@ class Tensor : public torch::stable::Tensor {
   }
 };
 
+// Tokens (B, H, W, ...) that kernels read with a stride from token to token, as a part of one product has it.
+class StridedTokens : public Tensor {
+ public:
+  StridedTokens() = default;
+  StridedTokens(Tensor tensor) : Tensor(std::move(tensor)) {}
+};
+
 // An uninitialised contiguous tensor.
 inline Tensor empty(Span sizes, const Options& options) {
   const std::vector<int64_t> strides = contiguous_strides(sizes);
@@ -202,6 +209,18 @@ inline Tensor dense(const Tensor& tensor) {
   const bool aligned = !tensor.defined() || reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % 16 == 0;
   return aligned ? contiguous : contiguous.clone();
 }
+// Tokens as they are where a token is contiguous, tokens have one stride, and both are aligned, else a copy.
+inline StridedTokens dense(const StridedTokens& tokens) {
+  const int64_t token_stride = tokens.stride(2);
+  bool fits = token_stride < 1 << 28 && token_stride * static_cast<int64_t>(tokens.element_size()) % 16 == 0 &&
+              reinterpret_cast<uintptr_t>(tokens.const_data_ptr()) % 16 == 0;
+  for (int64_t axis = tokens.dim() - 1, stride = 1; axis >= 0; stride *= tokens.size(axis--)) {
+    if (axis == 2) fits = fits && token_stride >= stride, stride = token_stride;
+    fits = fits && tokens.stride(axis) == stride;
+  }
+  // The view gives a row of a single column the usual stride: PyTorch allows any stride there.
+  return fits ? tokens : StridedTokens(dense(static_cast<const Tensor&>(tokens)).view(tokens.sizes()));
+}
 inline std::optional<Tensor> dense(const std::optional<Tensor>& tensor) {
   return tensor ? std::optional(dense(*tensor)) : tensor;
 }
@@ -232,7 +251,7 @@ template <typename Parameter, typename Argument>
 Parameter kernel_argument(const Argument& argument) {
   if constexpr (std::is_same_v<Argument, std::optional<Tensor>>)
     return DataOf{argument ? *argument : Tensor()};
-  else if constexpr (std::is_same_v<Argument, Tensor>)
+  else if constexpr (std::is_base_of_v<Tensor, Argument>)
     return DataOf{argument};
   else
     return argument;

@@ -211,13 +211,17 @@ def _of_attentions(
     pooled_grid = attentions[0].pooled_grid(grid)
     tables = tables_of(biases, grid, pooled_grid, columns[13:])
     scales = F.softplus(torch.stack(columns[12])).flatten(1).unbind()
+    # Weights and biases of the three layers of tokens, q, kv and pool_proj, one after the other.
+    weights = torch.cat([weight for q, _, kv, _, pool, *_ in own for weight in (q, kv, pool.flatten(1))])
+    biases = torch.cat([bias for values in own for bias in values[1:6:2]])
+    projections = zip(weights.view(len(own), -1, weights.shape[1]).unbind(), biases.view(len(own), -1).unbind())
     options = (
         attentions[0].pool_norm.eps,
         is_one_kernel and _has_fused_pooling(x) and None not in map(size_of_cells, grid, pooled_grid),
     )
     return [
-        (*values[:8], scale, *values[8:10], *table, *values[10:12], *options)
-        for values, scale, table in zip(own, scales, tables)
+        (*projection, *values[6:8], scale, *values[8:10], *table, *values[10:12], *options)
+        for values, projection, scale, table in zip(own, projections, scales, tables)
     ]
 
 

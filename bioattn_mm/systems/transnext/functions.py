@@ -23,38 +23,39 @@ class Aggregate(torch.autograd.Function):
     def forward(ctx: FunctionCtx | None, x: Tensor, *arguments: object) -> Tensor:
         """(B, H, W, C) to (B, H, W, C); `ctx` is None where there will be no backward pass.
 
-        The arguments are weights and biases of `q`, `kv`, `pool_proj` and `pool_norm`, what `cosine_attention` takes
-        after keys and values, eps of the norm, and whether `gelu_pool_norm` pools or `gelu_pool`, whose backward
-        pass the CPU alone has. Weights have the dtype of `x`, on the CPU those of the norm full precision.
+        The arguments are weights, (4 C, C), and biases of `q`, `kv` and `pool_proj` together, those of `pool_norm`,
+        what `cosine_attention` takes after keys and values, eps of the norm, and whether `gelu_pool_norm` pools or
+        `gelu_pool`, whose backward pass the CPU alone has. Weights have the dtype of `x`, on the CPU those of the
+        norm full precision.
         """
-        query_weight, query_bias, key_value_weight, key_value_bias, pool_weight, pool_bias, *arguments = arguments
-        norm_weight, norm_bias, *of_attention, eps, pools_with_norm = arguments
+        weight, bias, norm_weight, norm_bias, *of_attention, eps, pools_with_norm = arguments
         scale, _, _, _, rows, columns, *_ = of_attention
         grid, heads, pooled_grid = x.shape[:3], scale.shape[0], (rows.shape[1], columns.shape[1])
         with torch._C._ExcludeDispatchKeyGuard(BELOW_AUTOGRAD):
-            x, pool_weight = x.flatten(0, 2), pool_weight.flatten(1)
+            x, channels = x.flatten(0, 2), x.shape[3]
+            # One product for the three linear layers; the kernels read their parts where they are.
+            projected = F.linear(x, weight, bias).view(*grid, 4, heads, -1)
+            query, *_, to_pool = projected.unbind(3)
+            to_pool = to_pool.flatten(3)
             if pools_with_norm:
-                to_pool = F.linear(x, pool_weight).view(*grid, -1)
                 normed, pooled, mean, rstd = OPERATORS.gelu_pool_norm.default(
-                    to_pool, pool_bias, norm_weight, norm_bias, *pooled_grid, eps
+                    to_pool, norm_weight, norm_bias, *pooled_grid, eps
                 )
             else:
-                to_pool = F.linear(x, pool_weight, pool_bias).view(*grid, -1)
                 is_cpu = x.device.type == 'cpu'
                 pooled = (
                     OPERATORS.gelu_pool.default(to_pool, *pooled_grid) if is_cpu else gelu_pool(to_pool, pooled_grid)
                 )
                 normed, mean, rstd = torch.native_layer_norm(pooled, norm_weight.shape, norm_weight, norm_bias, eps)
-            query = F.linear(x, query_weight, query_bias).view(*grid, heads, -1)
-            key_value = F.linear(x, key_value_weight, key_value_bias).view(*grid, 2, heads, -1)
-            pooled_key_value = F.linear(normed, key_value_weight, key_value_bias)
+            pooled_key_value = F.linear(
+                normed, weight.narrow(0, channels, 2 * channels), bias.narrow(0, channels, 2 * channels)
+            )
             pooled_key_value = pooled_key_value.view(*pooled.shape[:3], 2, heads, -1)
-            inputs = query, key_value, pooled_key_value, *of_attention
+            inputs = query, projected.narrow(3, 1, 2), pooled_key_value, *of_attention
             output, logsumexp, rounding = OPERATORS.cosine_attention.default(*inputs, ctx is not None)
         if ctx is not None:
-            of_pool = to_pool, pool_bias, pooled, mean, rstd, norm_weight, norm_bias, normed
-            weights = query_weight, key_value_weight, pool_weight
-            ctx.save_for_backward(x, *weights, *of_pool, *inputs, output, logsumexp, rounding)
+            of_pool = to_pool, pooled, mean, rstd, norm_weight, norm_bias, normed
+            ctx.save_for_backward(x, weight, *of_pool, *inputs, output, logsumexp, rounding)
             ctx.pools_with_norm = pools_with_norm
         return output.view(*grid, -1)
 
@@ -62,38 +63,31 @@ class Aggregate(torch.autograd.Function):
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(NO_SECOND_DERIVATIVE)
-        x, query_weight, key_value_weight, pool_weight, *saved = ctx.saved_tensors
-        to_pool, pool_bias, pooled, mean, rstd, norm_weight, norm_bias, normed, *attention = saved
+        x, weight, *saved = ctx.saved_tensors
+        to_pool, pooled, mean, rstd, norm_weight, norm_bias, normed, *attention = saved
+        channels = x.shape[1]
         with torch._C._ExcludeDispatchKeyGuard(BELOW_AUTOGRAD):
             of_attention = OPERATORS.cosine_attention_backward.default(grad.reshape(attention[0].shape), *attention)
             of_query, of_key_value, of_pooled, of_scale, of_embedding, of_window, of_table, *of_tokens = of_attention
             # Tokens have one axis, as matrix products take them.
             of_query, of_key_value = of_query.view(x.shape), of_key_value.view(x.shape[0], -1)
             of_pooled = of_pooled.flatten(0, 2).flatten(1)
-            of_normed = (of_pooled @ key_value_weight).view(normed.shape)
+            of_normed = (of_pooled @ weight.narrow(0, channels, 2 * channels)).view(normed.shape)
             if ctx.pools_with_norm:
-                of_pool, _, of_norm_weight, of_norm_bias = OPERATORS.gelu_pool_norm_backward.default(
-                    of_normed, to_pool, pool_bias, pooled, mean, rstd, norm_weight
+                of_pool, of_norm_weight, of_norm_bias = OPERATORS.gelu_pool_norm_backward.default(
+                    of_normed, to_pool, pooled, mean, rstd, norm_weight
                 )
-                of_pool = of_pool.flatten(0, 2)
             else:
                 of_normed, of_norm_weight, of_norm_bias = torch.ops.aten.native_layer_norm_backward.default(
                     of_normed, pooled, norm_weight.shape, mean, rstd, norm_weight, norm_bias, (True, True, True)
                 )
-                of_pool = OPERATORS.gelu_pool_backward.default(of_normed, to_pool).flatten(0, 2)
-            # The three linear layers of the tokens as one: fewer and larger products.
-            of_layers = torch.cat((of_query, of_key_value, of_pool), 1)
-            of_x = of_layers @ torch.cat((query_weight, key_value_weight, pool_weight))
-            channels = x.shape[1]
-            widths = [channels, 2 * channels, channels]
-            of_query_weight, of_key_value_weight, of_pool_weight = torch.split_with_sizes(of_layers.T @ x, widths)
-            of_query_bias, of_key_value_bias, of_pool_bias = torch.split_with_sizes(of_layers.sum(0), widths)
-            of_key_value_weight.addmm_(of_pooled.T, normed.flatten(0, 2))
-            of_key_value_bias += of_pooled.sum(0)
-        of_linear = of_query_weight, of_query_bias, of_key_value_weight, of_key_value_bias
-        of_pooling = of_pool_weight[..., None, None], of_pool_bias, of_norm_weight, of_norm_bias
+                of_pool = OPERATORS.gelu_pool_backward.default(of_normed, to_pool)
+            of_projected = torch.cat((of_query, of_key_value, of_pool.flatten(0, 2)), 1)
+            of_x, of_weight, of_bias = of_projected @ weight, of_projected.T @ x, of_projected.sum(0)
+            of_weight.narrow(0, channels, 2 * channels).addmm_(of_pooled.T, normed.flatten(0, 2))
+            of_bias.narrow(0, channels, 2 * channels).add_(of_pooled.sum(0))
         of_attention = of_scale, of_embedding, of_window, of_table, None, None, *of_tokens
-        return of_x.view(grad.shape), *of_linear, *of_pooling, *of_attention, None, None
+        return of_x.view(grad.shape), of_weight, of_bias, of_norm_weight, of_norm_bias, *of_attention, None, None
 
 
 class AfterAttention(torch.autograd.Function):

@@ -74,6 +74,8 @@ struct OfOperators<const bioattn_mm::Tensor&> {
   using Type = const at::Tensor&;
 };
 template <>
+struct OfOperators<const bioattn_mm::StridedTokens&> : OfOperators<const bioattn_mm::Tensor&> {};
+template <>
 struct OfOperators<const std::optional<bioattn_mm::Tensor>&> {
   using Type = const std::optional<at::Tensor>&;
 };

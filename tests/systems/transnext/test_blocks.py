@@ -88,18 +88,17 @@ def test_mixed_precision(with_cp: bool, by_functions: list[Tensor]) -> None:
 def test_norms_in_one_kernel(drop_path_rate: float, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas stand for `gelu_pool_norm`, which only CUDA has."""
 
-    def gelu_pool_norm(x, x_bias, weight, bias, height, width, eps):
+    def gelu_pool_norm(x, weight, bias, height, width, eps):
         pools.append(x.shape)
-        pooled = torch.ops.bioattn_mm.gelu_pool(x + x_bias, height, width)
+        pooled = torch.ops.bioattn_mm.gelu_pool(x, height, width)
         output, mean, rstd = torch.native_layer_norm(pooled, weight.shape, weight, bias, eps)
         return output, pooled, mean, rstd
 
-    def gelu_pool_norm_backward(grad, x, x_bias, pooled, mean, rstd, weight):
+    def gelu_pool_norm_backward(grad, x, pooled, mean, rstd, weight):
         pooled, *norm = torch.ops.aten.native_layer_norm_backward(
             grad, pooled, weight.shape, mean, rstd, weight, weight, [True] * 3
         )
-        x = torch.ops.bioattn_mm.gelu_pool_backward(pooled, x + x_bias)
-        return x, x.sum((0, 1, 2)), *norm
+        return torch.ops.bioattn_mm.gelu_pool_backward(pooled, x), *norm
 
     pools, library = [], torch.library.Library('bioattn_mm', 'IMPL')
     backbone = model(drop_path_rate=drop_path_rate)

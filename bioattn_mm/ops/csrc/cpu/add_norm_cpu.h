@@ -118,7 +118,9 @@ AddNormGradients backward(
     const Tensor& rstd, const std::optional<Tensor>& factor, const Tensor& weight) {
   const Tensor grad_x = empty_like(sum), grad_branch = empty_like(sum);
   const int64_t tokens = mean.numel(), blocks = std::clamp(sum.numel() / kGrain, int64_t(1), kBlocks);
-  const Tensor sums = zeros({blocks, kSums, sum.size(3)}, weight.options());
+  const int64_t channels = sum.size(3);
+  const Tensor sums = zeros({blocks, kSums, channels}, weight.options());
+  std::array<Tensor, kSums> totals;
   for_dtype(sum, [&](auto data) {
     using T = Arithmetic<decltype(data)>;
     auto t = tokens_like<decltype(data)>(sum, factor, weight);
@@ -131,13 +133,9 @@ AddNormGradients backward(
         differentiate(
             t, k * tokens / blocks, (k + 1) * tokens / blocks, rows.data(), of_blocks + k * kSums * t.channels);
     });
-    for (int64_t k = 1; k < blocks; ++k)
-      add_scaled(of_blocks, T(1), of_blocks + k * kSums * t.channels, kSums * t.channels);
+    for (int64_t k = 0; k < kSums; ++k) totals[k] = sum_of_parts<T>(sums, k * channels, {channels});
   });
-  const Tensor total = sums.select(0, 0);
-  return {
-      grad_x, grad_branch, total.select(0, 2).to(sum.scalar_type()), total.select(0, 0).clone(),
-      total.select(0, 1).clone()};
+  return {grad_x, grad_branch, totals[2].to(sum.scalar_type()), totals[0], totals[1]};
 }
 
 }  // namespace bioattn_mm::BIOATTN_ISA::add_norm

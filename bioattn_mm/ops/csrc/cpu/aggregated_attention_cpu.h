@@ -635,12 +635,20 @@ struct BackwardPass {
   }
 
   void finish_parameters() const {
-    const Tensor sums = parameter_sums.sum({0}).to(bias_sums.scalar_type());
+    const double* const sums = parameter_sums.template const_data_ptr<double>();
+    const int64_t tasks = parameter_sums.size(0), all = parameter_sums.size(2);
     int64_t first = 0;
     const auto next = [&](int64_t number, Span sizes) {
-      const Tensor part = sums.narrow(1, first, number).contiguous().view(sizes);
+      const Tensor gradient = empty(sizes, floats);
+      T* target = DataOf{gradient};
+      for (int64_t k = 0; k < s.heads * number; ++k) {
+        double sum = 0;
+        for (int64_t task = 0; task < tasks; ++task)
+          sum += sums[(task * s.heads + k / number) * all + first + k % number];
+        target[k] = static_cast<T>(sum);
+      }
       first += number;
-      return part;
+      return gradient;
     };
     grad.window_bias = next(s.offsets, {s.heads, s.offsets});
     if (!a.cosine) return;

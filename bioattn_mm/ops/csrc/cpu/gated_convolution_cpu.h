@@ -343,17 +343,19 @@ GatedConvolutionGradients backward(
   Tensor grad_x = empty_in_large_pages(x);
   const Parameters parameters(x, x_bias, weight, bias);
   // The sums of rectangles are added up in order, so that they are the same for any number of threads.
-  const Tensor sums = empty({number_of_rectangles(x), kSums, bias.size(0)}, weight.options());
+  const int64_t channels = bias.size(0);
+  const Tensor sums = empty({number_of_rectangles(x), kSums, channels}, weight.options());
+  Tensor of_x_bias, of_taps, of_bias;
   for_dtype(x, [&](auto data) {
     auto all = parameters.tile<decltype(data)>(x);
     all.grad_output = DataOf{grad_output}, all.grad_x = DataOf{grad_x}, all.sums = DataOf{sums};
     for_tiles(x, all, [](const auto& tile) { differentiate(tile); });
+    using T = Arithmetic<decltype(data)>;
+    of_x_bias = sum_of_parts<T>(sums, kOfGate * channels, {(kSums - kOfGate) * channels});
+    of_taps = sum_of_parts<T>(sums, 0, {kTaps, channels});
+    of_bias = sum_of_parts<T>(sums, kOfConvolution * channels, {channels});
   });
-  const Tensor sum = sums.sum({0});
-  return {
-      grad_x, sum.narrow(0, kOfGate, kSums - kOfGate).flatten().clone(),
-      sum.narrow(0, 0, kTaps).permute({1, 0}).contiguous().view(weight.sizes()),
-      sum.select(0, kOfConvolution).clone()};
+  return {grad_x, of_x_bias, of_taps.permute({1, 0}).contiguous().view(weight.sizes()), of_bias};
 }
 
 }  // namespace bioattn_mm::BIOATTN_ISA::gated_convolution

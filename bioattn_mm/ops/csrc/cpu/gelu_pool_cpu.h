@@ -18,7 +18,7 @@ struct Axis {
 
 // The sizes of tokens (B, H, W, C) and of the pooled tokens (B, Ph, Pw, C).
 struct Sizes {
-  int64_t channels;
+  int64_t channels, stride;  // from token to token of x
   Axis rows, columns;
 };
 
@@ -42,8 +42,8 @@ BIOATTN_KERNEL void pool(const Pooling<Data> p) {
     for_vectors<T>(p.s.channels, [&](int64_t c) __attribute__((always_inline)) {
       Vector<T> sum = {};
       for (int64_t i = rows.begin(u); i < rows.end(u); ++i) {
-        const Data* x = p.x + ((image * rows.length + i) * columns.length + left) * p.s.channels + c;
-        for (int64_t j = 0; j < number; ++j) sum += gelu(load(x + j * p.s.channels));
+        const Data* x = p.x + ((image * rows.length + i) * columns.length + left) * p.s.stride + c;
+        for (int64_t j = 0; j < number; ++j) sum += gelu(load(x + j * p.s.stride));
       }
       store(p.output + cell * p.s.channels + c, Vector<T>(sum * factor));
     });
@@ -59,7 +59,7 @@ BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
     const int64_t image = row / rows.length, i = row % rows.length;
     const int64_t top = cells_of_row.begin(i), bottom = cells_of_row.end(i);
     for (int64_t j = 0; j < columns.length; ++j) {
-      const int64_t token = (row * columns.length + j) * p.s.channels;
+      const int64_t token = row * columns.length + j;
       const int64_t left = cells_of_column.begin(j), right = cells_of_column.end(j);
       for_vectors<T>(p.s.channels, [&](int64_t c) __attribute__((always_inline)) {
         Vector<T> gradient = {};
@@ -69,10 +69,10 @@ BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
             gradient += load(p.grad_output + cell * p.s.channels + c) *
                         (p.inverse_sizes[u] * p.inverse_sizes[rows.cells + v]);
           }
-        const Vector<T> x = load(p.x + token + c);
+        const Vector<T> x = load(p.x + token * p.s.stride + c);
         Vector<T> cumulative, density;
         normal_distribution(x, cumulative, density);
-        store(p.grad_x + token + c, Vector<T>(gradient * (cumulative + x * density)));
+        store(p.grad_x + token * p.s.channels + c, Vector<T>(gradient * (cumulative + x * density)));
       });
     }
   }
@@ -88,8 +88,8 @@ std::vector<T> inverse_sizes(const Sizes& s) {
 
 }  // namespace
 
-Tensor forward(const Tensor& x, int64_t height, int64_t width) {
-  const Sizes s{x.size(3), {x.size(1), height}, {x.size(2), width}};
+Tensor forward(const StridedTokens& x, int64_t height, int64_t width) {
+  const Sizes s{x.size(3), x.stride(2), {x.size(1), height}, {x.size(2), width}};
   const Tensor output = empty({x.size(0), height, width, s.channels}, x.options());
   const int64_t cells = x.size(0) * height * width, numbers = x.numel() / std::max(int64_t(1), cells);
   for_dtype(x, [&](auto data) {
@@ -102,8 +102,8 @@ Tensor forward(const Tensor& x, int64_t height, int64_t width) {
   return output;
 }
 
-Tensor backward(const Tensor& grad_output, const Tensor& x) {
-  const Sizes s{x.size(3), {x.size(1), grad_output.size(1)}, {x.size(2), grad_output.size(2)}};
+Tensor backward(const Tensor& grad_output, const StridedTokens& x) {
+  const Sizes s{x.size(3), x.stride(2), {x.size(1), grad_output.size(1)}, {x.size(2), grad_output.size(2)}};
   const Tensor grad_x = empty_like(x);
   const int64_t rows = x.size(0) * x.size(1), numbers = x.size(2) * s.channels;
   for_dtype(x, [&](auto data) {

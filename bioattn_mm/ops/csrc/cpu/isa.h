@@ -77,9 +77,9 @@ const CpuKernels& cpu_kernels(ScalarType dtype);
 template <auto kernel, typename Kernel = decltype(kernel)>
 struct OnCpu;
 
-template <auto kernel, typename Result, typename... Types>
-struct OnCpu<kernel, Result (*CpuKernels::*)(const Tensor&, Types...)> {
-  static Result call(const Tensor& first, Types... others) {
+template <auto kernel, typename Result, typename First, typename... Types>
+struct OnCpu<kernel, Result (*CpuKernels::*)(First, Types...)> {
+  static Result call(First first, Types... others) {
     return (cpu_kernels(first.scalar_type()).*kernel)(dense(first), dense(others)...);
   }
 };

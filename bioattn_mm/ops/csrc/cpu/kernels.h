@@ -76,6 +76,18 @@ BIOATTN_INLINE void add_scaled(T* y, T factor, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
+// Adds up parts (N, ...) in order: the elements of the sum from `first` on, as a tensor of its own.
+template <typename T>
+Tensor sum_of_parts(const Tensor& parts, int64_t first, Span sizes) {
+  const Tensor sum = empty(sizes, parts.options());
+  const int64_t number = parts.size(0), size = parts.numel() / std::max(number, int64_t(1));
+  T* const target = DataOf{sum};
+  const T* const source = DataOf{parts};
+  std::fill_n(target, sum.numel(), T(0));
+  for (int64_t k = 0; k < number; ++k) add_scaled(target, T(1), source + k * size + first, sum.numel());
+  return sum;
+}
+
 // x = exp(x - shift); returns the sum.
 template <typename T>
 BIOATTN_INLINE T exponentiate(T* x, int64_t n, T shift) {

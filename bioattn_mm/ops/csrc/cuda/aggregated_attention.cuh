@@ -460,18 +460,6 @@ __device__ __forceinline__ void for_offsets(const Arguments<T>& p, int t, const 
     if (o + t < offsets) function(o + t);
 }
 
-// Dense tokens (B, H, W, heads, d), but for the distance of neighbours in a row: views of keys beside values stay.
-inline Tensor tokens_for_kernels(const Tensor& tokens) {
-  const auto sizes = tokens.sizes(), strides = tokens.strides();
-  const bool in_one_piece = strides[4] == 1 && strides[3] == sizes[4] && strides[1] == sizes[2] * strides[2] &&
-                            strides[0] == sizes[1] * strides[1];
-  const bool aligned =
-      reinterpret_cast<uintptr_t>(tokens.const_data_ptr()) % 16 == 0 && strides[2] * tokens.element_size() % 16 == 0;
-  if (in_one_piece && aligned && strides[2] < 1 << 28) return tokens;
-  // The view gives a row of a single column the usual stride: PyTorch allows any stride there.
-  return dense(tokens).flatten().view(sizes);
-}
-
 // Position biases (..., columns) whose rows are padded to whole runs with -inf, so that every run is aligned.
 inline Tensor in_whole_runs(const Tensor& bias) {
   const int64_t missing = round_up(bias.size(-1), kTile) - bias.size(-1);
@@ -480,7 +468,7 @@ inline Tensor in_whole_runs(const Tensor& bias) {
 
 inline Inputs for_kernels(Inputs inputs) {
   for (Tensor* tokens : {&inputs.query, &inputs.key, &inputs.value, &inputs.pooled_key, &inputs.pooled_value})
-    *tokens = tokens_for_kernels(*tokens);
+    *tokens = dense(StridedTokens(*tokens));
   inputs.window_bias = dense(inputs.window_bias), inputs.pooled_bias = dense(in_whole_runs(inputs.pooled_bias));
   inputs.pooled_bias_rows = dense(inputs.pooled_bias_rows), inputs.token_weights = dense(inputs.token_weights);
   return inputs;

@@ -531,7 +531,7 @@ Inputs aggregated_attention_backward_sums(
     const Tensor& any_rounding) {
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
-  const Tensor grad_output = tokens_for_kernels(any_grad_output), output = dense(any_output);
+  const Tensor grad_output = dense(StridedTokens(any_grad_output)), output = dense(any_output);
   const Tensor logsumexp = dense(any_logsumexp), rounding = dense(any_rounding);
   const Tensor bias_of_keys = dense(in_whole_runs(any_inputs.pooled_bias.permute({0, 1, 3, 2})));
   const Sizes<int64_t> s(inputs);

@@ -89,6 +89,7 @@ struct Queries : WindowSizes<int> {
   explicit Queries(const CosineInputs& inputs)
       : WindowSizes<int>(inputs.query, inputs.window_bias.size(1)),
         query(DataOf{inputs.query}),
+        query_stride(inputs.query.stride(2)),
         scale(DataOf{inputs.scale}),
         embedding(DataOf{inputs.query_embedding}),
         tokens(DataOf{inputs.tokens}),
@@ -97,6 +98,9 @@ struct Queries : WindowSizes<int> {
         pooled(inputs.pooled_key_value.size(1) * inputs.pooled_key_value.size(2)) {}
 
   __device__ int64_t place(int token, int head) const { return static_cast<int64_t>(token) * heads + head; }
+
+  // The channels of a projected query.
+  __device__ const T* at(int token, int head) const { return query + token * query_stride + head * channels; }
 
   // The logarithm of the number of a query's keys: those of its window inside of the image, and the pooled ones.
   __device__ float log_keys(int token) const {
@@ -109,6 +113,7 @@ struct Queries : WindowSizes<int> {
   }
 
   const T* query;                    // (B, H, W, heads, d)
+  int64_t query_stride;              // from token to token
   const float *scale, *embedding;    // (heads), (heads, d)
   const float *tokens, *token_bias;  // (heads, d, k * k), (heads, k * k)
   int number, pooled;                // tokens of all images, pooled tokens of one
@@ -142,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) scaled_queries_kernel(Queries<T> q, 
   __syncthreads();
   if (token >= q.number) return;
   using Vectors = Channels<kGroups>;
-  Vectors query = Vectors::load(q.query + q.place(token, head) * q.channels, q.channels);
+  Vectors query = Vectors::load(q.at(token, head), q.channels);
   query.normalise();
   T* const weights = token_weights + q.place(token, head) * offsets;
 #pragma unroll 1
@@ -204,8 +209,9 @@ __global__ void __launch_bounds__(kThreads) query_gradients_kernel(
     const int token = first + own;
     if (own < m.tokens) {
       const bool exists = token < q.number;
-      const int64_t place = q.place(exists ? token : q.number - 1, head);
-      Vectors unit = Vectors::load(q.query + place * q.channels, q.channels);
+      const int existing = exists ? token : q.number - 1;
+      const int64_t place = q.place(existing, head);
+      Vectors unit = Vectors::load(q.at(existing, head), q.channels);
       const float norm = unit.normalise();
       Vectors grad = Vectors::load(grad_scaled + place * q.channels, q.channels);
       const Vectors embedding = Vectors::load(parameters.embedding, q.channels);
@@ -283,7 +289,8 @@ struct Keys {
       : number(tokens_of(inputs.key_value)),
         pooled(tokens_of(inputs.pooled_key_value)),
         heads(static_cast<int>(inputs.query.size(3))),
-        channels(static_cast<int>(inputs.query.size(4))) {}
+        channels(static_cast<int>(inputs.query.size(4))),
+        stride(inputs.key_value.stride(2)) {}
 
   static int tokens_of(const Tensor& x) { return static_cast<int>(x.size(0) * x.size(1) * x.size(2)); }
 
@@ -293,9 +300,11 @@ struct Keys {
   }
 
   int number, pooled, heads, channels;
+  int64_t stride;  // from token to token of keys and values that are not pooled
 };
 
-// The offsets of a thread's key and value in (tokens, 2, heads, d), and of its unit vector in (tokens, heads, d).
+// The offsets of a thread's key and value in (tokens, 2, heads, d), of its unit vector in (tokens, heads, d), and of
+// its key where it is read.
 struct KeyPlace {
   __device__ explicit KeyPlace(const Keys& keys) {
     const int block = blockIdx.x, first = keys.blocks_of(keys.number);
@@ -305,11 +314,12 @@ struct KeyPlace {
     exists = token < (is_pooled ? keys.pooled : keys.number);
     unit = i * keys.channels;
     key = unit + token * keys.heads * keys.channels;
+    source = is_pooled ? key : token * keys.stride + i % keys.heads * keys.channels;
     value = key + static_cast<int64_t>(keys.heads) * keys.channels;
   }
 
   bool is_pooled, exists;
-  int64_t key, value, unit;
+  int64_t key, value, unit, source;
 };
 
 template <int kGroups, typename T>
@@ -317,7 +327,7 @@ __global__ void __launch_bounds__(kThreads)
     unit_keys_kernel(const T* key_value, T* units, const T* pooled_key_value, T* pooled_units, Keys keys) {
   const KeyPlace place(keys);
   if (!place.exists) return;
-  auto key = Channels<kGroups>::load((place.is_pooled ? pooled_key_value : key_value) + place.key, keys.channels);
+  auto key = Channels<kGroups>::load((place.is_pooled ? pooled_key_value : key_value) + place.source, keys.channels);
   key.normalise();
   key.store((place.is_pooled ? pooled_units : units) + place.unit, keys.channels);
 }
@@ -355,7 +365,7 @@ __global__ void __launch_bounds__(kThreads) key_gradients_kernel(
   using Vectors = Channels<kGroups>;
   const KeyPlace place(keys);
   if (!place.exists) return;
-  Vectors unit = Vectors::load((place.is_pooled ? pooled_key_value : key_value) + place.key, keys.channels);
+  Vectors unit = Vectors::load((place.is_pooled ? pooled_key_value : key_value) + place.source, keys.channels);
   const float norm = unit.normalise();
   const int64_t stride = static_cast<int64_t>(keys.pooled) * keys.heads * keys.channels;
   const auto gradient = [&](const T* own, const float* parts) {
@@ -402,7 +412,7 @@ __global__ void __launch_bounds__(kThreads) table_gradients_kernel(
 unsigned blocks_for(int64_t count) { return static_cast<unsigned>(divide_up(count, kThreads)); }
 
 CosineInputs dense_inputs(const CosineInputs& inputs) {
-  return map(inputs, [](const Tensor& input) { return dense(input); });
+  return map(inputs, [](const auto& input) { return dense(input); });
 }
 
 // The inputs of aggregated attention, from dense ones.

@@ -10,9 +10,9 @@ namespace bioattn_mm {
 template <auto function, typename Signature = decltype(function)>
 struct OnCuda;
 
-template <auto function, typename Result, typename... Types>
-struct OnCuda<function, Result (*)(const Tensor&, Types...)> {
-  static Result call(const Tensor& first, Types... others) {
+template <auto function, typename Result, typename First, typename... Types>
+struct OnCuda<function, Result (*)(First, Types...)> {
+  static Result call(First first, Types... others) {
     const DeviceGuard guard(first.device());
     return function(dense(first), dense(others)...);
   }

@@ -12,8 +12,9 @@ namespace {
 
 constexpr int kMaxWarps = 8;
 constexpr int kChannelsOfWarp = 2 * kWarpSize;  // that its lanes have at once
-// The lines of the sums for the gradients of three parameters; the last is the bias added before the norm.
+// The lines of the sums for the gradients of parameters: those of the norm, and the bias added before it.
 enum { kOfWeight, kOfBias, kOfBiasBefore, kSums };
+constexpr int kSumsOfNorm = kOfBiasBefore;
 constexpr int kSharedBytes = 48 << 10;  // what every GPU gives a block without being asked
 constexpr int kMaxChannels = kSharedBytes / sizeof(float) / kSums;
 
@@ -118,16 +119,15 @@ struct NormGradient {
 };
 
 // A warp's lines of sums; each lane has its channels.
-__device__ __forceinline__ void clear_sums(float* sums, int channels) {
-  for (int line = 0; line < kSums; ++line)
+__device__ __forceinline__ void clear_sums(float* sums, int lines, int channels) {
+  for (int line = 0; line < lines; ++line)
     for (int c = 2 * (threadIdx.x % kWarpSize); c < channels; c += kChannelsOfWarp)
       sums[line * channels + c] = 0, sums[line * channels + c + 1] = 0;
 }
 
-// Adds up the lines of all warps of a block, and stores them as the block's part.
-__device__ __forceinline__ void store_sums(const float* shared, float* parts, int warps, int channels) {
+// Adds up the lines of all warps of a block, each with so many elements, and stores them as the block's part.
+__device__ __forceinline__ void store_sums(const float* shared, float* parts, int warps, int numbers) {
   __syncthreads();
-  const int numbers = kSums * channels;
   for (int i = threadIdx.x; i < numbers; i += warps * kWarpSize) {
     float total = 0;
     for (int other = 0; other < warps; ++other) total += shared[other * numbers + i];
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) backward_kernel(
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   float* const shared = reinterpret_cast<float*>(block_memory());
   float* const sums = shared + warp * kSums * s.channels;
-  clear_sums(sums, s.channels);
+  clear_sums(sums, kSums, s.channels);
   const int64_t first = (int64_t(blockIdx.x) * s.warps + warp) * tokens_of_warp;
   for (int64_t token = first; token < first + tokens_of_warp && token < s.tokens; ++token) {
     const int64_t start = token * s.channels;
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) backward_kernel(
       store_pair(grad_branch + start + c, make_pair<T>(of_branch[0], of_branch[1]));
     }
   }
-  store_sums(shared, parts, s.warps, s.channels);
+  store_sums(shared, parts, s.warps, kSums * s.channels);
 }
 
 template <typename T>
@@ -205,8 +205,8 @@ struct GradientsOf {
 
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
-    sums_kernel(const float* parts, int blocks, GradientsOf<T> grad, int channels) {
-  const ColumnSum<kMaxWarps> of_column(parts, blocks, kSums * channels);
+    sums_kernel(const float* parts, int blocks, GradientsOf<T> grad, int lines, int channels) {
+  const ColumnSum<kMaxWarps> of_column(parts, blocks, lines * channels);
   if (of_column.exists) grad.lines[of_column.column / channels][of_column.column % channels] = T(of_column.sum);
 }
 
@@ -220,38 +220,39 @@ struct Cells {
         cell_height(static_cast<int>(x.size(1) / height)),
         cell_width(static_cast<int>(x.size(2) / width)),
         channels(static_cast<int>(x.size(3))),
-        warps(kMaxWarps) {
+        warps(kMaxWarps),
+        stride(x.stride(2)) {
     while (warps > tokens()) warps /= 2;
     warps = warps_that_fit(warps, lines, channels);
   }
 
   __host__ __device__ int tokens() const { return cell_height * cell_width; }
-  // The offset of a token of a cell in (B, H, W, C): the tokens of a cell lie apart in memory.
+  // The index of a token of a cell in (B, H, W): the tokens of a cell lie apart in memory.
   __device__ int64_t place(int cell, int token) const {
     const int image = cell / (height * width), row = cell / width % height * cell_height + token / cell_width;
     const int64_t rows = (static_cast<int64_t>(image) * height * cell_height + row) * width * cell_width;
-    return (rows + cell % width * cell_width + token % cell_width) * channels;
+    return rows + cell % width * cell_width + token % cell_width;
   }
 
   int number, height, width;  // of all images; of one
   int cell_height, cell_width, channels, warps;
+  int64_t stride;  // from token to token of x
 };
 
 // Each warp adds up some tokens of a cell, and the first one goes on with their mean.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_kernel(
-    const T* __restrict__ x, const T* x_bias, const T* weight, const T* bias, float eps, T* __restrict__ output,
+    const T* __restrict__ x, const T* weight, const T* bias, float eps, T* __restrict__ output,
     T* __restrict__ pooled, float* mean, float* rstd, Cells cells) {
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, cell = blockIdx.x;
   const int channels = cells.channels, tokens = cells.tokens();
   float* const shared = reinterpret_cast<float*>(block_memory());
   for (int c = 2 * lane; c < channels; c += kChannelsOfWarp) {
-    const Pair<T> shift = load_pair(x_bias + c);
     float sums[2] = {};
 #pragma unroll 4
     for (int token = warp; token < tokens; token += cells.warps) {
-      const Pair<T> pair = load_pair(x + cells.place(cell, token) + c);
-      const float first = float(pair.x) + float(shift.x), second = float(pair.y) + float(shift.y);
+      const Pair<T> pair = load_pair(x + cells.place(cell, token) * cells.stride + c);
+      const float first = float(pair.x), second = float(pair.y);
       sums[0] += first * cumulative(first), sums[1] += second * cumulative(second);
     }
     shared[warp * channels + c] = sums[0], shared[warp * channels + c + 1] = sums[1];
@@ -273,60 +274,55 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_kernel(
   store_norm(shared, total, weight, bias, eps, output + start, mean + cell, rstd + cell, channels);
 }
 
-// Writes the gradient of x, and each block's sums (blocks, kSums, C). Its warps share the tokens of its cells.
+// Writes the gradient of x, and each block's sums (blocks, kSumsOfNorm, C). Its warps share the tokens of its cells.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_backward_kernel(
-    const T* __restrict__ grad_output, const T* __restrict__ x, const T* x_bias, const T* __restrict__ pooled,
-    const float* mean, const float* rstd, const T* weight, T* __restrict__ grad_x, float* __restrict__ parts,
-    int cells_of_block, Cells cells) {
+    const T* __restrict__ grad_output, const T* __restrict__ x, const T* __restrict__ pooled, const float* mean,
+    const float* rstd, const T* weight, T* __restrict__ grad_x, float* __restrict__ parts, int cells_of_block,
+    Cells cells) {
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int channels = cells.channels, tokens = cells.tokens();
   float* const shared = reinterpret_cast<float*>(block_memory());
-  float* const sums = shared + warp * kSums * channels;
-  clear_sums(sums, channels);
+  float* const sums = shared + warp * kSumsOfNorm * channels;
+  clear_sums(sums, kSumsOfNorm, channels);
   const int first = blockIdx.x * cells_of_block;
   for (int cell = first; cell < first + cells_of_block && cell < cells.number; ++cell) {
     const int64_t start = static_cast<int64_t>(cell) * channels;
     const NormGradient<T> norm(grad_output + start, pooled + start, weight, mean[cell], rstd[cell], channels);
     for (int c = 2 * lane; c < channels; c += kChannelsOfWarp) {
-      const Pair<T> shift = load_pair(x_bias + c);
-      float of_pooled[2], unit[2], grad[2], of_bias[2] = {};
+      float of_pooled[2], unit[2], grad[2];
       norm.at(c, of_pooled, unit, grad);
 #pragma unroll 2
       for (int token = warp; token < tokens; token += cells.warps) {
-        const int64_t place = cells.place(cell, token) + c;
-        const Pair<T> pair = load_pair(x + place);
-        const float values[2] = {float(pair.x) + float(shift.x), float(pair.y) + float(shift.y)};
+        const int64_t place = cells.place(cell, token);
+        const Pair<T> pair = load_pair(x + place * cells.stride + c);
+        const float values[2] = {float(pair.x), float(pair.y)};
         float of_x[2];
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          of_x[k] = of_pooled[k] / tokens * gelu_slope(values[k], cumulative(values[k]));
-          of_bias[k] += of_x[k];
-        }
-        store_pair(grad_x + place, make_pair<T>(of_x[0], of_x[1]));
+        for (int k = 0; k < 2; ++k) of_x[k] = of_pooled[k] / tokens * gelu_slope(values[k], cumulative(values[k]));
+        store_pair(grad_x + place * channels + c, make_pair<T>(of_x[0], of_x[1]));
       }
+      if (warp > 0) continue;  // each has the same of the norm
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        sums[kOfBiasBefore * channels + c + k] += of_bias[k];
-        if (warp > 0) continue;  // each has the same of the norm
         sums[kOfWeight * channels + c + k] += grad[k] * unit[k];
         sums[kOfBias * channels + c + k] += grad[k];
       }
     }
   }
-  store_sums(shared, parts, cells.warps, channels);
+  store_sums(shared, parts, cells.warps, kSumsOfNorm * channels);
 }
 
-// Adds up parts (blocks, kSums, C) to the gradients of the norm's weight and bias, and of the bias before it.
+// Adds up parts (blocks, lines, C) to the gradients of the norm's weight and bias, and of the bias before it.
 template <typename T>
 std::array<Tensor, kSums> sums_of(const Tensor& parts, const Tensor& weight) {
   const std::array<Tensor, kSums> sums{empty_like(weight), empty_like(weight), empty_like(weight)};
   GradientsOf<T> grad;
   for (int line = 0; line < kSums; ++line) grad.lines[line] = DataOf{sums[line]};
-  const int channels = static_cast<int>(parts.size(2));
+  const int lines = static_cast<int>(parts.size(1)), channels = static_cast<int>(parts.size(2));
   launch(
-      sums_kernel<T>, dim3(divide_up(kSums * channels, kWarpSize)), kMaxWarps * kWarpSize,
-      ColumnSum<kMaxWarps>::kSharedBytes, parts, static_cast<int>(parts.size(0)), grad, channels);
+      sums_kernel<T>, dim3(divide_up(lines * channels, kWarpSize)), kMaxWarps * kWarpSize,
+      ColumnSum<kMaxWarps>::kSharedBytes, parts, static_cast<int>(parts.size(0)), grad, lines, channels);
   return sums;
 }
 
@@ -368,8 +364,7 @@ AddNormGradients add_norm_backward_cuda(
 }
 
 GeluPoolNormResults gelu_pool_norm_forward_cuda(
-    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width,
-    double eps) {
+    const StridedTokens& x, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width, double eps) {
   const Cells cells(x, height, width, 1);
   const Tensor output = empty({x.size(0), height, width, x.size(3)}, x.options()), pooled = empty_like(output);
   const Tensor mean = empty({x.size(0), height, width}, x.options().dtype(kFloat)), rstd = empty_like(mean);
@@ -377,29 +372,29 @@ GeluPoolNormResults gelu_pool_norm_forward_cuda(
     using T = decltype(zero);
     launch(
         pool_kernel<T>, dim3(cells.number), cells.warps * kWarpSize, bytes_of_lines(cells.warps, 1, cells.channels),
-        x, x_bias, weight, bias, static_cast<float>(eps), output, pooled, mean, rstd, cells);
+        x, weight, bias, static_cast<float>(eps), output, pooled, mean, rstd, cells);
   });
   return {output, pooled, mean, rstd};
 }
 
 GeluPoolNormGradients gelu_pool_norm_backward_cuda(
-    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& pooled, const Tensor& mean,
-    const Tensor& rstd, const Tensor& weight) {
-  const Cells cells(x, pooled.size(1), pooled.size(2), kSums);
+    const Tensor& grad_output, const StridedTokens& x, const Tensor& pooled, const Tensor& mean, const Tensor& rstd,
+    const Tensor& weight) {
+  const Cells cells(x, pooled.size(1), pooled.size(2), kSumsOfNorm);
   const int cells_of_block = std::max(divide_up(cells.number, kSumBlocks), 1);
   const int blocks = divide_up(cells.number, cells_of_block);
-  const Tensor parts = empty({blocks, kSums, cells.channels}, mean.options());
+  const Tensor parts = empty({blocks, kSumsOfNorm, cells.channels}, mean.options());
   const Tensor grad_x = empty_like(x);
   std::array<Tensor, kSums> sums;
   for_float_dtypes(x, [&](auto zero) {
     using T = decltype(zero);
     launch(
         pool_backward_kernel<T>, dim3(blocks), cells.warps * kWarpSize,
-        bytes_of_lines(cells.warps, kSums, cells.channels), grad_output, x, x_bias, pooled, mean, rstd, weight,
-        grad_x, parts, cells_of_block, cells);
+        bytes_of_lines(cells.warps, kSumsOfNorm, cells.channels), grad_output, x, pooled, mean, rstd, weight, grad_x,
+        parts, cells_of_block, cells);
     sums = sums_of<T>(parts, weight);
   });
-  return {grad_x, sums[kOfBiasBefore], sums[kOfWeight], sums[kOfBias]};
+  return {grad_x, sums[kOfWeight], sums[kOfBias]};
 }
 
 }  // namespace bioattn_mm
