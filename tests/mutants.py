@@ -47,7 +47,7 @@ CPP_WITHOUT_CHANGES = re.compile(r'//.*|"[^"]*"|^\s*(?:#|template|static_assert|
 OPERATORS = (
     'aggregated_attention cosine_attention relative_bias_attention peripheral_attention gated_convolution'.split()
 )
-OPERATORS += ['gelu_pool', 'log_cpb', 'layer_norm', 'sliding_window']
+OPERATORS += ['add_norm', 'gelu_pool', 'log_cpb', 'sliding_window']
 STAND_INS = '#include "isa.h"\n' + ''.join(
     f'bioattn_mm::CpuKernels bioattn_mm::isa_{name}::make_kernels() {{ return isa_avx2::make_kernels(); }}\n'
     for name in ('default', 'avx512')
