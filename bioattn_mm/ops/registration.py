@@ -43,24 +43,25 @@ def _attention(query: Tensor, logsumexp: tuple[int, ...], for_backward: bool) ->
     )
 
 
-def _gelu_pool_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, height: int, width: int, eps: float
-) -> tuple[Tensor, ...]:
-    grid = x.shape[0], height, width
-    statistics = (x.new_empty(grid, dtype=torch.float32) for _ in range(2))
-    return x.new_empty(*grid, x.shape[3]), x.new_empty(*grid, x.shape[3]), *statistics
+def _norm(x: Tensor, *_: object) -> tuple[Tensor, ...]:
+    """The norm of tokens, these, and their means and reciprocal standard deviations."""
+    return *_like(x, x), *(x.new_empty(x.shape[:3], dtype=_full(x)) for _ in range(2))
+
+
+def _pooled(x: Tensor, height: int, width: int) -> Tensor:
+    return x.new_empty(x.shape[0], height, width, x.shape[3])
 
 
 # The results of an operator.
 OPERATORS: dict[str, Shapes] = dict(
-    add_norm=lambda x, *_: (*_like(x, x), *(x.new_empty(x.shape[:3], dtype=_full(x)) for _ in range(2))),
+    add_norm=_norm,
     aggregated_attention=lambda query, *rest: _attention(query, query.shape[:4], rest[-1]),
     # Each device has an order of its own for the logsumexp: only how many there are is known. `Size.numel` would make
     # an integer of sizes that are left open.
     cosine_attention=lambda query, *rest: _attention(query, (math.prod(query.shape[:4]),), rest[-1]),
     gated_convolution=lambda x, x_bias, weight, bias: x.new_empty(*x.shape[:3], weight.shape[0]),
-    gelu_pool=lambda x, height, width: x.new_empty(x.shape[0], height, width, x.shape[3]),
-    gelu_pool_norm=_gelu_pool_norm,
+    gelu_pool=_pooled,
+    gelu_pool_norm=lambda x, weight, bias, height, width, eps: _norm(_pooled(x, height, width)),
     log_cpb_table=lambda vertical, horizontal, hidden_weight, hidden_bias, weight, bias: weight.new_empty(
         *weight.shape[:-1], vertical.shape[0], horizontal.shape[0]
     ),

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from ...ops.portable import is_traced, is_transformed
+from ...ops.registration import apply
 from .grid import Grid
 
 
@@ -14,8 +15,7 @@ def as_map(tokens: Tensor, grid: Grid) -> Tensor:
         tokens = tokens[:, tokens.shape[1] - grid[0] * grid[1] :].unflatten(1, grid)
     x = tokens.permute(0, 3, 1, 2)
     if x.requires_grad and x.device.type == 'cpu' and not (is_traced() or is_transformed()):
-        # `Function.apply` would look for transforms once more.
-        return super(torch.autograd.Function, _ChannelsFirst).apply(x)
+        return apply(_ChannelsFirst, x)
     return x.contiguous()
 
 
