@@ -47,7 +47,7 @@ help:
 	@echo 'make test-portable  the fast part of the suite without compiled operators'
 	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (an hour); the'
 	@echo "             operators' tests and trainings in the newest Python of each torch, --check and predictions in all;"
-	@echo '             compiling for ARM. WHEEL=dist/... goes on with a wheel that is there'
+	@echo '             compiling for ARM. WHEEL=dist/... takes a wheel that is there'
 	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
 	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
 	@echo 'make test-arm       the tests of the operators on 64-bit ARM in an emulator, compiled into build/arm'
@@ -160,7 +160,7 @@ test-peers: setup $(VENV)/.ready-evaluation $(VENV)/.ready-peers
 BOUNDS_PYTHONS ?= $(foreach minor,14 13 12 11 10,$(firstword \
 	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
 
-# WHEEL=dist/... for one that is there: what has passed with it is not run again.
+# WHEEL=dist/... for one that is there.
 test-bounds: $(if $(WHEEL),$(VENV)/.ready-wheel,wheel)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/package/bounds.py \
 		$(or $(WHEEL),dist/bioattn_mm-*.whl) --pythons $(BOUNDS_PYTHONS) $(BOUNDS_ARGS)

@@ -48,51 +48,43 @@ def test_every_argument_is_in_the_reference(name: str) -> None:
     assert not inspect.signature(backbone).parameters.keys() - set(documented)
 
 
+PAGE = """\
+![Of noise](pictures/one.png)
+
+```bash
+python tools/train.py --resume
+python draw.py --size 30 \\
+    --out work_dirs/gallery/one  # a comment
+```
+
+![Of a model](pictures/model.png)
+
+```bash
+python draw.py work_dirs/results/model.pth --out work_dirs/gallery/model
+```
+"""
+
+
 def test_commands_run_once_and_their_drawings_are_shrunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gallery: SimpleNamespace, capsys: pytest.CaptureFixture
 ) -> None:
-    docs = tmp_path / 'docs'
-    docs.mkdir()
-    (docs / 'page.md').write_text(
-        '![A picture](pictures/one.png)\n\n```bash\npython train.py --resume\n'
-        'python draw.py --size 30 \\\n    --out work_dirs/gallery/one  # a comment\n```\n\n'
-        '```bash\npython draw.py --size 40 --out elsewhere\n```\n'
-        '![Of a model](pictures/model.png)\n\n```bash\n'
-        'python draw.py --size 40 work_dirs/results/model.pth --out work_dirs/gallery/model\n```\n'
-    )
-    (tmp_path / 'draw.py').write_text(
-        'import sys\nfrom pathlib import Path\nimport numpy as np\nfrom PIL import Image\n'
-        'folder = Path(sys.argv[-1])\nfolder.mkdir(parents=True)\nside = int(sys.argv[2])\n'
-        'values = np.random.default_rng(0).integers(0, 255, (side, side, 3), dtype=np.uint8)\n'
-        "Image.fromarray(values).save(folder / 'drawing.png')\n"
-    )
-    main = gallery.main.__globals__
-    monkeypatch.setitem(main, 'DOCS', docs)
-    monkeypatch.setitem(main, 'PAGES', ('page.md',))
+    page, commands = tmp_path / 'docs/page.md', []
+    page.parent.mkdir()
+    page.write_text(PAGE)
+
+    def run(command: list[str]) -> None:
+        commands.append(command[1])
+        if '--out' in command:
+            (tmp_path / command[-1]).mkdir(parents=True)
+            noise = np.random.default_rng(0).integers(0, 255, (30, 30, 3), dtype=np.uint8)
+            Image.fromarray(noise).save(tmp_path / command[-1] / 'drawing.png')
+
+    for name, value in dict(DOCS=page.parent, PAGES=('page.md',), run=run).items():
+        monkeypatch.setitem(gallery.main.__globals__, name, value)
     monkeypatch.setattr(sys, 'argv', ['make_gallery.py'])
     gallery.main()
-    with Image.open(docs / 'pictures' / 'one.png') as picture:
-        assert picture.mode == 'P' and picture.size == (30, 30)
-    assert not (tmp_path / 'elsewhere').exists()
+    gallery.main()  # the folder is there: only the training, which ends at once, is run again
+    assert commands == ['tools/train.py', 'draw.py', 'tools/train.py']
     assert 'model.png stays as it is: no work_dirs/results/model.pth' in capsys.readouterr().out
-    assert not (docs / 'pictures' / 'model.png').exists()
-    (tmp_path / 'draw.py').write_text('raise SystemExit(1)\n')
-    gallery.main()  # the folder is there: the command is not run again
-    (docs / 'page.md').write_text(
-        '![One](pictures/one.png)\n\n```bash\npython draw.py --size 30 --out work_dirs/gallery/one\n```\n'
-        '![Two](pictures/two.png)\n\n```bash\npython tools/train.py --resume\n'
-        'python draw.py --size 30 --out work_dirs/gallery/two\n```\n'
-    )
-    assert [step.names for step in gallery.steps_of(docs / 'page.md')] == [['one'], ['two'], ['two']]
-    monkeypatch.setattr(sys, 'argv', ['make_gallery.py', 'other'])
-    with pytest.raises(SystemExit, match='no picture other: expected some of one two'):
-        gallery.main()
-
-    noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / 'noise.png')
-    monkeypatch.setitem(main, 'MAX_BYTES', 2000)
-    with pytest.raises(ValueError, match='kB, more than 2 kB'):
-        gallery.shrink(tmp_path / 'noise.png', docs / 'noise.png')
-    (docs / 'page.md').write_text('![A picture](two.png)\n')
-    with pytest.raises(ValueError, match='no command to work_dirs/gallery for two'):
-        gallery.steps_of(docs / 'page.md')
+    with Image.open(page.parent / 'pictures/one.png') as picture:
+        assert picture.mode == 'P' and picture.size == (30, 30)

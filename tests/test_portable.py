@@ -6,37 +6,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = [*(ROOT / 'bioattn_mm').rglob('*.py'), *(ROOT / 'tools').rglob('*.py'), ROOT / 'setup.py']
-MODULES = {'fcntl', 'resource', 'pwd', 'grp', 'termios'}
-CALLS = re.compile(
-    r'os\.(fork\w*|sched_\w+|getuid|killpg|setsid)|'
-    r'signal\.(SIG(HUP|USR[12]|KILL|CHLD|ALRM)|sigwaitinfo|pthread_sigmask|alarm|setitimer)'
+OF_LINUX = re.compile(
+    r'import (fcntl|resource|pwd|grp|termios)|os\.(fork\w*|sched_\w+|getuid|killpg|setsid)|'
+    r"signal\.(SIG(HUP|USR[12]|KILL|CHLD|ALRM)|sigwaitinfo|pthread_sigmask|alarm|setitimer)|'/proc.*'"
 )
 
 
 def linux_alone(source: str) -> list[str]:
-    """What of it would fail elsewhere: neither in a `try`, nor in a function or branch that asks `hasattr` first."""
-    found = []
-
-    def visit(node: ast.AST, guarded: bool) -> None:
-        if isinstance(node, ast.FunctionDef) and 'hasattr(' in ast.unparse(node):
-            guarded = True
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names if alias.name in MODULES]
-        elif isinstance(node, ast.Attribute) and CALLS.fullmatch(ast.unparse(node)):
-            names = [ast.unparse(node)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith('/proc'):
-            names = [node.value]
-        if not guarded:
-            found.extend(names)
-        tried = isinstance(node, ast.Try)
-        for field, value in ast.iter_fields(node):
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    visit(child, guarded or (tried and field == 'body'))
-
-    visit(ast.parse(source), False)
-    return found
+    """What of it would fail elsewhere: neither in a `try`, nor in a function that asks `hasattr` first."""
+    nodes = list(ast.walk(ast.parse(source)))
+    guards = [child for node in nodes if isinstance(node, ast.Try) for child in node.body]
+    guards += [node for node in nodes if isinstance(node, ast.FunctionDef) and 'hasattr(' in ast.unparse(node)]
+    guarded = {node for guard in guards for node in ast.walk(guard)}
+    kinds = (ast.Import, ast.Attribute, ast.Constant)
+    texts = [ast.unparse(node) for node in nodes if isinstance(node, kinds) and node not in guarded]
+    return [text for text in texts if OF_LINUX.fullmatch(text)]
 
 
 def test_nothing_needs_linux() -> None:

@@ -7,9 +7,10 @@ import pytest
 import torch
 from huggingface_hub.errors import EntryNotFoundError
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS as OPENMMLAB
 from timm.models import is_model
 
+from bioattn_mm.systems.timm_models.timm_registry import MODELS
 from tests.systems.timm_models.classifiers import released_file
 
 FILE = 'transnext_tiny_224_1k.pth'
@@ -50,25 +51,22 @@ def test_the_code_runs(page: str, folder: Path) -> None:
     torch.testing.assert_close(names['model'].backbone.stages[3].norm.weight, norm, rtol=0, atol=0)
     torch.testing.assert_close(names['again'].head.fc.weight, names['micro'].head.fc.weight)
     # 21 blocks, what comes before them, and the head.
-    scales = {group['lr_scale'] for group in names['optimizer'].param_groups}
-    assert scales == {0.8**depth for depth in range(23)}
+    assert {group['lr_scale'] for group in names['optimizer'].param_groups} == {0.8**depth for depth in range(23)}
 
     (folder / 'upernet.py').write_text(config)
-    backbone = MODELS.build(Config.fromfile(folder / 'upernet.py').model.backbone)
+    backbone = OPENMMLAB.build(Config.fromfile(folder / 'upernet.py').model.backbone)
     backbone.init_weights()
     torch.testing.assert_close(backbone.stages[3].norm.weight, norm, rtol=0, atol=0)
 
 
-def test_the_models_of_the_table_are_there(page: str) -> None:
+def test_the_table_has_every_model(page: str) -> None:
     def expand(pattern: str) -> list[str]:
         match = re.search(r'\{(.*?)\}', pattern)
-        if not match:
-            return [pattern]
-        return [name for part in match[1].split(',') for name in expand(pattern.replace(match[0], part, 1))]
-
-    from bioattn_mm.systems.timm_models.timm_registry import MODELS as OURS
+        names = match and [expand(pattern.replace(match[0], part, 1)) for part in match[1].split(',')]
+        return sum(names, []) if match else [pattern]
 
     rows = [row.split('|')[1] for row in page.splitlines() if re.match(r'\| `\w+_', row)]
-    named = {name for row in rows for pattern in re.findall(r'`(.*?)`', row) for name in expand(pattern)}
-    assert named == set(OURS)
-    assert all(is_model(name) for name in named)
+    assert {name for row in rows for pattern in re.findall(r'`(.*?)`', row) for name in expand(pattern)} == set(
+        MODELS
+    )
+    assert all(map(is_model, MODELS))

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ..tools.running import InProcess
-from .tool_runs import ON_CPU
+from .small_backbones import ON_CPU
 
 
 @pytest.fixture

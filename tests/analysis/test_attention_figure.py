@@ -9,7 +9,6 @@ from bioattn_mm.analysis.attention import Attention, Panel, attention_of_token, 
 from bioattn_mm.analysis.attention_figure import PHOTO, Picture, draw_attention, draw_layers, draw_lines
 from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.analysis.images import PreparedImage
-from bioattn_mm.errors import InputError
 
 from .small_backbones import build
 
@@ -92,16 +91,6 @@ def test_layers_and_models(image: PreparedImage) -> None:
     assert [picture.shape[1] for picture in pictures.values()] == [60, 60, 64]
     brightest = pictures['second'].sum(-1)
     assert (brightest[32:, :16] == brightest.max()).all()
-
-
-def test_refuses_what_is_not_there(image: PreparedImage) -> None:
-    attention = attention_to((0, 1), (2, 3))
-    with pytest.raises(InputError, match='--part must be one of attention, content in this layer, got window'):
-        draw_attention(image, attention, 'window')
-    with pytest.raises(InputError, match='--heads must be 0 to 1 in this layer, got 0 2'):
-        draw_attention(image, attention, heads=[0, 2])
-    with pytest.raises(InputError, match='--part must be one of'):
-        Picture('', image, attention, 'window')
 
 
 def test_learnable_tokens_without_weights_are_drawn_in_the_window() -> None:

@@ -18,11 +18,8 @@ from bioattn_mm.analysis.attention_statistics import AttentionStatisticsHook
 from bioattn_mm.analysis.locality import measure_model
 from bioattn_mm.errors import InputError
 
-from ..tools.running import scalars
+from ..tools.running import ROOT, scalars
 from .small_backbones import build
-
-ROOT = Path(__file__).parents[2]
-HOOK = 'bioattn_mm.AttentionStatisticsHook'
 
 
 class Model(BaseModel):
@@ -55,7 +52,7 @@ def train(backbone: nn.Module, folder: Path, iterations: int = 3, lr: float = 10
         train_dataloader=dict(dataset=Images(), batch_size=2, sampler=dict(type='DefaultSampler', shuffle=True)),
         train_cfg=dict(by_epoch=False, max_iters=iterations),
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=lr)),
-        custom_hooks=[dict(type=HOOK, interval=2, **options)],
+        custom_hooks=[dict(type='bioattn_mm.AttentionStatisticsHook', interval=2, **options)],
         default_hooks=dict(logger=dict(type='LoggerHook', interval=1), checkpoint=None),
         experiment_name=folder.name,
         log_level='WARNING',
@@ -66,11 +63,8 @@ def train(backbone: nn.Module, folder: Path, iterations: int = 3, lr: float = 10
 
 def curves_of(work_dir: Path) -> dict[str, dict[int, float]]:
     """What was logged by key and iteration."""
-    curves: dict[str, dict[int, float]] = {}
-    for line in scalars(work_dir):
-        for key, value in line.items():
-            curves.setdefault(key, {})[line['iter']] = value
-    return curves
+    lines = scalars(work_dir)
+    return {key: {line['iter']: line[key] for line in lines if key in line} for key in set().union(*lines)}
 
 
 def test_gates_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,15 +133,12 @@ def test_goes_on_after_a_divergence(tmp_path: Path) -> None:
     assert 'attention/nonlocality/layer0' not in curves and 'attention/share_central/layer0' in curves
 
 
-def test_refuses_a_model_that_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main process alone would wait for ever for the parts that the others have."""
-    monkeypatch.setattr('bioattn_mm.analysis.attention_statistics.FSDPModule', nn.Linear, raising=False)
-    with pytest.raises(InputError, match='needs the whole model in a process: leave out FSDP, or the hook'):
-        train(build('ConViT'), tmp_path / 'divided')
-
-
-def test_refuses_what_it_cannot_measure(tmp_path: Path) -> None:
+def test_refuses_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match='needs a backbone with attention that can be measured: Conv2d has none'):
         train(nn.Conv2d(3, 4, 3), tmp_path / 'convolution')
     with pytest.raises(InputError, match='interval of AttentionStatisticsHook must be at least 1, got 0'):
         AttentionStatisticsHook(interval=0)
+    # The main process alone would wait for ever for the parts that the others have.
+    monkeypatch.setattr('bioattn_mm.analysis.attention_statistics.FSDPModule', nn.Linear, raising=False)
+    with pytest.raises(InputError, match='needs the whole model in a process: leave out FSDP, or the hook'):
+        train(build('ConViT'), tmp_path / 'divided')

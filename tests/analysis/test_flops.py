@@ -38,12 +38,6 @@ def count(function: Callable, x: Tensor, *args: object) -> int:
     return count_multiply_adds(Call(function, *args).eval(), x)['']
 
 
-def twice(layer: nn.Module, x: Tensor, *args: object) -> tuple[int, int]:
-    """Of a size not seen before, and of one seen before."""
-    network = Call(layer, *args).eval()
-    return count_multiply_adds(network, x)[''], count_multiply_adds(network, x)['']
-
-
 def test_convolution_and_linear() -> None:
     network = nn.Sequential()
     network.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
@@ -76,15 +70,37 @@ def test_sliding_window() -> None:
     assert count(lambda w: sliding_window_av(w, tokens), torch.rand(2, 5, 6, 3, 9)) == 2 * 30 * 3 * 4 * 9
 
 
-def test_aggregated_attention() -> None:
-    layer, pooled, window = AggregatedAttention(C, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2), 4 * 5, 9
-    first, later = twice(layer, X)
-    projections = N * C * (C + 2 * C + C + C) + pooled * C * 2 * C  # q, kv, pool_proj, proj; kv of the pooled
-    token_weights = N * C * window
-    attention = 2 * N * C * (window + pooled)
-    assert later == projections + token_weights + attention
-    # 8 rows and 4 cells of 2 have 14 offsets, 10 and 5 have 18, for each of which an MLP of 512 channels runs once.
-    assert first - later == 14 * 18 * 512 * HEADS
+CONTENT = N * 4 * C**2 + 2 * N**2 * C  # of softmax attention between all tokens
+POOLED, WINDOW = 4 * 5, 9
+STEPS, COLUMNS, D = 3, 2 * C // HEADS, C // HEADS  # of VARS, of whose heads COLUMNS are the features
+GRAM = N * COLUMNS**2 + 2 * COLUMNS**3  # P^T P, and Gamma from both sides
+HEAD = N * D * COLUMNS + GRAM + N * COLUMNS * D + STEPS * COLUMNS**2 * D + N * COLUMNS * D
+
+
+@pytest.mark.parametrize(
+    ('make', 'wanted', 'of_size'),
+    [
+        (
+            lambda: AggregatedAttention(C, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2),
+            # q, kv, pool_proj, proj; kv of the pooled; token weights; attention.
+            N * C * 5 * C + POOLED * C * 2 * C + N * C * WINDOW + 2 * N * C * (WINDOW + POOLED),
+            # 8 rows and 4 cells of 2 have 14 offsets, 10 and 5 have 18, for each an MLP of 512 channels runs once.
+            14 * 18 * 512 * HEADS,
+        ),
+        (
+            lambda: LengthScaledAttention(C, HEADS, LogCPB(HEADS, (4, 4))),
+            CONTENT,
+            (2 * H - 1) * (2 * W - 1) * 512 * HEADS,
+        ),
+        (lambda: GPSA(C, 4), CONTENT + C * N * W + C * N * H, 0),
+        (lambda: SparseReconstructionAttention(C, HEADS, num_steps=STEPS), N * 3 * C**2 + HEADS * HEAD, 0),
+    ],
+    ids=['aggregated', 'length-scaled', 'gated positional', 'sparse reconstruction'],
+)
+def test_attention_layer(make: Callable[[], nn.Module], wanted: int, of_size: int) -> None:
+    """Of a size not seen before, and of one seen before."""
+    layer = make()
+    assert (count(layer, X), count(layer, X)) == (wanted + of_size, wanted)
 
 
 def test_refuses_where_the_window_is_not_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,38 +111,17 @@ def test_refuses_where_the_window_is_not_an_operator(monkeypatch: pytest.MonkeyP
     assert count(LengthScaledAttention(C, HEADS, LogCPB(HEADS, (4, 4))), X) > 0
 
 
-def test_length_scaled_attention() -> None:
-    first, later = twice(LengthScaledAttention(C, HEADS, LogCPB(HEADS, (4, 4))), X)
-    assert later == N * 4 * C**2 + 2 * N**2 * C
-    assert first - later == (2 * H - 1) * (2 * W - 1) * 512 * HEADS
-
-
-def test_gated_positional_attention() -> None:
-    first, later = twice(GPSA(C, 4), X)
-    assert first == later == N * 4 * C**2 + 2 * N**2 * C + C * N * W + C * N * H
-
-
 @pytest.mark.parametrize('backend', ['', 'reference'], ids=['compiled', 'reference'])
 @pytest.mark.parametrize('cache_bytes', [2**29, 0])
 def test_peripheral_attention(backend: str, cache_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     kept = cache_bytes > 0 and choose_backend(X.device, None) == 'reference'
-    layer = PeripheralAttention(C, HEADS, cache_bytes)
-    first, later = twice(layer, X, DistanceEmbedding(HEADS))
+    layer, embedding = PeripheralAttention(C, HEADS, cache_bytes), DistanceEmbedding(HEADS)
     hidden = 4 * HEADS
     distances = (2 * H + 3) * (2 * W + 3) * hidden
-    position = (2 * H + 1) * (2 * W + 1) * 9 * hidden**2 + N * N * 9 * hidden * HEADS
-    content = N * 4 * C**2 + 2 * N**2 * C
-    assert first == content + distances + position
-    assert later == (content if kept else first)
-
-
-def test_sparse_reconstruction() -> None:
-    steps, columns, d = 3, 2 * C // HEADS, C // HEADS
-    gram = N * columns**2 + 2 * columns**3  # P^T P, and Gamma from both sides
-    head = N * d * columns + gram + N * columns * d + steps * columns**2 * d + N * columns * d
-    first, later = twice(SparseReconstructionAttention(C, HEADS, num_steps=steps), X)
-    assert first == later == N * 3 * C**2 + HEADS * head
+    position = distances + (2 * H + 1) * (2 * W + 1) * 9 * hidden**2 + N * N * 9 * hidden * HEADS
+    assert count(layer, X, embedding) == CONTENT + position
+    assert count(layer, X, embedding) == CONTENT + (0 if kept else position)
 
 
 def test_convolutional_sparse_reconstruction() -> None:

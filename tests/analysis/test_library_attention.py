@@ -1,11 +1,14 @@
 """Attention of other libraries: weights and places that give the layers' own outputs, and what is left out."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from mmdet.models.backbones import swin as mmdet_swin
+from mmpretrain.models import utils as mmpretrain_swin
 from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
@@ -26,16 +29,8 @@ class Toy(nn.Module):
         return (self.run(self.layer, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),)
 
 
-def swin_of_openmmlab(library: str, shift: int) -> Toy:
-    if library == 'mmpretrain':
-        from mmpretrain.models.utils import ShiftWindowMSA
-
-        options = dict(pad_small_map=True)
-    else:
-        from mmdet.models.backbones.swin import ShiftWindowMSA
-
-        options = {}
-    layer = ShiftWindowMSA(CHANNELS, HEADS, WINDOW, shift, **options)
+def swin_of_openmmlab(kind: type[nn.Module], shift: int, **options: object) -> Toy:
+    layer = kind(CHANNELS, HEADS, WINDOW, shift, **options)
     return Toy(randomized(layer), lambda layer, x: layer(x.flatten(1, 2), x.shape[1:3]).view(x.shape))
 
 
@@ -58,10 +53,18 @@ def swin_of_timm(shift: int) -> Toy:
 
 
 @pytest.mark.parametrize('shift', [0, 2])
-@pytest.mark.parametrize('library', ['mmpretrain', 'mmdet', 'timm'])
-def test_windows(library: str, shift: int) -> None:
+@pytest.mark.parametrize(
+    'make',
+    [
+        partial(swin_of_openmmlab, mmdet_swin.ShiftWindowMSA),
+        partial(swin_of_openmmlab, mmpretrain_swin.ShiftWindowMSA, pad_small_map=True),
+        swin_of_timm,
+    ],
+    ids=['mmdet', 'mmpretrain', 'timm'],
+)
+def test_windows(make: Callable[[int], Toy], shift: int) -> None:
     """Each token's output is that of the weights and the values at the places of its window, padding included."""
-    toy = swin_of_timm(shift) if library == 'timm' else swin_of_openmmlab(library, shift)
+    toy = make(shift)
     for grid in ((8, 12), (5, 9), (4, 4), (3, 7)):
         x = torch.randn(2, CHANNELS, *grid, dtype=torch.float64)
         (recording,) = record_attention(toy, x)
@@ -128,9 +131,19 @@ class Several(nn.Module):
         return (weights @ tokens).view(x.shape)
 
 
-@pytest.mark.parametrize('kind', ['two softmaxes', 'channels', 'fewer keys'])
-def test_left_out(kind: str) -> None:
-    toy = Toy(Several(kind), lambda layer, x: layer(x))
+@pytest.mark.parametrize(
+    ('kind', 'roll'),
+    [
+        ('two softmaxes', lambda x: x),
+        ('channels', lambda x: x),
+        ('fewer keys', lambda x: x),
+        # Maps that are rolled along one axis.
+        ('channels', lambda x: torch.roll(x, 1)),
+        ('channels', lambda x: torch.roll(input=x, shifts=1, dims=2)),
+    ],
+)
+def test_left_out(kind: str, roll: Callable[[Tensor], Tensor]) -> None:
+    toy = Toy(Several(kind), lambda layer, x: layer(roll(x)))
     assert record_attention(toy, torch.randn(1, 6, 4, 8)) == []
 
 
@@ -155,12 +168,6 @@ def test_multi_head_attention_in_another_layer() -> None:
     tokens = x.permute(0, 2, 3, 1).flatten(1, 2)
     _, wanted = toy.layer.first(tokens, tokens, tokens, average_attn_weights=False)
     torch.testing.assert_close(weights, wanted)
-
-
-@pytest.mark.parametrize('roll', [lambda x: torch.roll(x, 1), lambda x: torch.roll(input=x, shifts=1, dims=2)])
-def test_maps_that_are_rolled_along_one_axis(roll: Callable[[Tensor], Tensor]) -> None:
-    toy = Toy(Several('channels'), lambda layer, x: layer(roll(x)))
-    assert record_attention(toy, torch.randn(1, 6, 4, 8)) == []
 
 
 def test_leaves_nothing_behind_after_an_error() -> None:

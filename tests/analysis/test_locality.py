@@ -60,18 +60,6 @@ def test_nonlocality_of_uniform_attention() -> None:
     np.testing.assert_allclose(nonlocality([half], *places_of(grid))[0], distances.mean(1), rtol=1e-6)
 
 
-@pytest.mark.parametrize('sigma', [2.0, 5.0])
-def test_nonlocality_of_gaussian_attention(sigma: float) -> None:
-    """The distance from the mean of a Gaussian in the plane has the mean sigma sqrt(pi / 2)."""
-    length = 81
-    offset = torch.arange(length, dtype=torch.float64) - length // 2
-    weights = torch.exp(-(offset[:, None] ** 2 + offset**2) / (2 * sigma**2))
-    attention = AttentionMap.of_grid((weights / weights.sum()).flatten()[None, None, None], (length, length))
-    value = nonlocality([attention], torch.tensor([length // 2]), torch.tensor([length // 2]))
-    # The sum over tokens in place of the integral.
-    assert value.item() == pytest.approx(sigma * math.sqrt(math.pi / 2), rel=0.01)
-
-
 def test_nonlocality_of_two_parts() -> None:
     """A window of weight 1/4 at a distance of 1, and pooled tokens of weight 3/4 at a distance of 5."""
     window = AttentionMap(
@@ -124,17 +112,13 @@ def test_impact_and_nonlocality_of_pervit(num_queries: int | None) -> None:
         np.testing.assert_allclose(measures[f'impact_{name}'], impact.mean(0), rtol=1e-5)
 
 
-@pytest.mark.parametrize('num_queries', [None, 30])
-def test_impact_is_the_inverse_frobenius_norm(num_queries: int | None) -> None:
-    """Of systems whose parts have rows that sum to 1, against the whole matrices; of a third of the rows it is
-    scaled.
-    """
+def test_impact_is_the_inverse_frobenius_norm() -> None:
+    """Of parts whose rows sum to 1, against the matrices, of which a third of the rows is scaled."""
     recording = record(GPSA(8, 2), torch.randn(2, 9, 10, 8))
-    queries = choose_queries(recording, num_queries)
-    maps = {name: part.weights.double() for name, part in recording.maps(queries).items()}
-    measures = measure_attention(recording, num_queries)
+    maps = {name: part.weights.double() for name, part in recording.maps(choose_queries(recording, 30)).items()}
+    measures = measure_attention(recording, 30)
     for name in ('content', 'position'):
-        rows = (maps[name] - maps['attention']).flatten(2).norm(dim=-1) * math.sqrt(90 / len(queries))
+        rows = (maps[name] - maps['attention']).flatten(2).norm(dim=-1) * math.sqrt(90 / 30)
         np.testing.assert_allclose(measures[f'impact_{name}'], (1 / rows).mean(0))
     assert not [name for name in measures if name.startswith('omega')]
 
@@ -183,44 +167,21 @@ def test_regions_are_those_of_sums_and_not_of_means() -> None:
 
 def test_regions_of_the_initial_pervit() -> None:
     """Phi_p falls with the distance in all blocks, the later the more slowly (PerViT, eq. 9)."""
-    model = PerViT(arch='tiny', out_indices=(11,)).eval()
-    recordings = record_attention(model, torch.zeros(1, 3, 224, 224))
-    regions = [measure_parameters(recording)['region'] for recording in recordings]
-    assert all(len(set(heads)) == 1 for heads in regions)
+    arch = dict(embed_dims=(8, 8, 8, 8), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=4)
+    model = PerViT(arch=arch, out_indices=(11,)).eval()
+    parameters = [measure_parameters(each) for each in record_attention(model, torch.zeros(1, 3, 224, 224))]
     wanted = ['para-central'] * 6 + ['mid-peripheral'] * 3 + ['far-peripheral'] * 3
-    assert [heads[0] for heads in regions] == wanted
-
-
-def test_parameters_of_peripheral_attention() -> None:
-    layer, embedding = PeripheralAttention(8, 2).eval(), DistanceEmbedding(2)
-    nn.init.constant_(embedding.proj.weight, -0.02)
-    position = layer.position
-    for parameter, value in (
-        (position.conv1.weight, 0.02),
-        (position.conv2.weight, 0.02),
-        (position.norm2.weight, 3),
-        (position.norm2.bias, -5),
-    ):
-        nn.init.constant_(parameter, value)
-    parameters = measure_parameters(record(layer, torch.randn(1, 8, 8, 8), embedding))
-    assert parameters['region'] == ['para-central'] * 2
-    for head in range(2):
-        assert sum(parameters[f'share_{region}'][head] for region in REGIONS) == pytest.approx(1)
-    layer.position.norm2.weight.data.neg_()
-    rising = measure_parameters(record(layer, torch.randn(1, 8, 8, 8), embedding))
-    assert set(rising['region']) <= {'mid-peripheral', 'far-peripheral'}
-    for near, far in (('central', 'far-peripheral'), ('para-central', 'mid-peripheral')):
-        for parameters_, is_larger in ((parameters, True), (rising, False)):
-            assert (parameters_[f'share_{near}'][0] > parameters_[f'share_{far}'][0]) == is_larger
+    assert [of_layer['region'] for of_layer in parameters] == [[region] * 4 for region in wanted]
+    for of_layer in parameters:
+        shares = {region: of_layer[f'share_{region}'][3] for region in REGIONS}
+        assert sum(shares.values()) == pytest.approx(1) and max(shares, key=shares.get) == of_layer['region'][3]
 
 
 def test_parameters_of_the_gaussian() -> None:
     layer = GaussianRelPosAttention(8, 2, sigma=3.5, amplitude=1.25)
     rows = measure_model([[record(layer.eval(), torch.randn(1, 3, 4, 8))]])
-    assert [(row['head'], row['gaussian_amplitude'], row['gaussian_sigma']) for row in rows] == [
-        (0, 1.25, 3.5),
-        (1, 1.25, 3.5),
-    ]
+    names = ('head', 'gaussian_amplitude', 'gaussian_sigma')
+    assert [tuple(row[name] for name in names) for row in rows] == [(0, 1.25, 3.5), (1, 1.25, 3.5)]
     assert {'nonlocality_Gaussian', 'nonlocality_content', 'impact_position'} <= set(rows[0])
 
 
@@ -249,19 +210,21 @@ def test_sparsity() -> None:
     np.testing.assert_allclose(sparsity(codes), [1, 0, 2 - math.sqrt(2)])
 
 
-@pytest.mark.parametrize('kind', ['vars_d', 'vars_s'])
-def test_a_higher_penalty_makes_codes_sparser(kind: str) -> None:
-    x, values = torch.randn(2, 4, 5, 8), []
+@pytest.mark.parametrize(
+    ('layer', 'options'),
+    [
+        (SparseReconstructionAttention, dict(num_heads=2, threshold='soft')),
+        (ConvolutionalSparseReconstruction, dict(grid=(4, 5))),
+    ],
+)
+def test_a_higher_penalty_makes_codes_sparser(layer: type[nn.Module], options: dict) -> None:
+    x, found = torch.randn(2, 4, 5, 8), []
     for penalty in (0.0, 0.3, 1.0):
         torch.manual_seed(0)
-        if kind == 'vars_d':
-            layer = SparseReconstructionAttention(8, 2, sparsity=penalty, threshold='soft')
-        else:
-            layer = ConvolutionalSparseReconstruction(8, (4, 5), sparsity=penalty)
-        measures = measure_attention(record(layer.eval(), x))
-        values.append([measures['sparsity'].mean().item(), -measures['active_codes'].mean().item()])
-    for column in zip(*values):
-        assert list(column) == sorted(column) and column[0] < column[2]
+        measures = measure_attention(record(layer(8, **options, sparsity=penalty).eval(), x))
+        found.append((measures['sparsity'].mean().item(), -measures['active_codes'].mean().item()))
+    for values in zip(*found):
+        assert list(values) == sorted(values) and values[0] < values[2]
 
 
 def test_queries_are_spread_over_the_grid() -> None:
@@ -278,9 +241,7 @@ def test_queries_are_spread_over_the_grid() -> None:
 def test_mean_over_images_of_different_sizes() -> None:
     grids = [(2, 6), (4, 3)]
     rows = measure_model([record(softmax_layer(), torch.randn(1, *grid, 6))] for grid in grids)
-    assert [(row['layer'], row['name'], row['head'], row['height'], row['width']) for row in rows] == [
-        (0, 'layer', 0, 2, 6),
-        (0, 'layer', 1, 2, 6),
-    ]
+    names = ('layer', 'name', 'head', 'height', 'width')
+    assert [tuple(row[name] for name in names) for row in rows] == [(0, 'layer', head, 2, 6) for head in (0, 1)]
     wanted = np.mean([pair_distances(grid).mean() for grid in grids])
     assert [row['nonlocality'] for row in rows] == pytest.approx([wanted] * 2)

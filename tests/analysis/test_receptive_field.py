@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, feature_gradients, fit_field, receptive_fields
@@ -65,28 +66,18 @@ def test_mean_over_images_comes_after_relu() -> None:
     wanted = np.mean([max(0.0, 2 * image[0, :, 2, 2].sum().item() / 9) for image in images])
     assert field[2, 2] == pytest.approx(wanted, rel=1e-6) and wanted > 0
     assert np.count_nonzero(field) == 1
-
-
-def test_images_of_a_batch_keep_apart() -> None:
-    images = torch.randn(3, 3, 6, 5)
-    together = feature_gradients(Outputs(Square()), images)[0]
-    for image, gradient in zip(images, together):
-        torch.testing.assert_close(feature_gradients(Outputs(Square()), image[None])[0][0], gradient)
+    # Images of a batch keep apart.
+    (together,) = feature_gradients(Outputs(Square()), torch.cat(images))
+    for image, gradient in zip(images, together, strict=True):
+        torch.testing.assert_close(feature_gradients(Outputs(Square()), image)[0][0], gradient)
 
 
 @pytest.mark.parametrize('trained', [False, True])
 def test_untrained_layer_norm_has_no_field(trained: bool) -> None:
-    class Normalised(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.LayerNorm(16)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.norm(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-    layer = Normalised()
+    norm = LayerNorm2d(16)
     if trained:
-        nn.init.uniform_(layer.norm.weight, 0.9, 1.1)
+        nn.init.uniform_(norm.weight, 0.9, 1.1)
+    layer = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), norm)
     normalised, plain = receptive_fields(Outputs(layer, nn.Conv2d(3, 4, 3, padding=1)), [torch.randn(1, 3, 8, 8)])
     assert normalised.any() == trained and plain.any()
 
@@ -110,8 +101,6 @@ def test_areas_of_flat_and_single_and_empty_fields() -> None:
 @pytest.mark.parametrize('shape', [(96, 120), (257, 390)], ids=str)
 def test_fit_is_in_pixels(shape: tuple[int, int]) -> None:
     fit = fit_field(1e-7 * gaussian(shape, (11, 17), (-6, 9)))
-    wanted = dict(sigma_y=11, sigma_x=17, center_y=-6, center_x=9, amplitude=1)
-    for key, value in wanted.items():
-        assert fit[key] == pytest.approx(value, rel=0.02), key
-    assert fit['r_squared'] == pytest.approx(1, abs=1e-4)
+    assert fit.pop('r_squared') == pytest.approx(1, abs=1e-4)
+    assert fit == pytest.approx(dict(sigma_y=11, sigma_x=17, center_y=-6, center_x=9, amplitude=1), rel=0.02)
     assert math.isnan(fit_field(np.zeros(shape))['sigma_x'])

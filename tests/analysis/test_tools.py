@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ..tools.running import InProcess
-from .small_backbones import BACKBONES, build
-from .tool_runs import ON_CPU, write_config
+from .small_backbones import BACKBONES, ON_CPU, build, write_config
 
 
 def save_checkpoint(path: Path, name: str) -> Path:
@@ -32,25 +31,21 @@ def test_fields_of_two_models(images: Path, tmp_path: Path, tool: InProcess, run
     assert document['images'] == 3
     arrays = np.load(out / 'erf.npz')
     for row, field in zip(rows, document['fields'], strict=True):
-        array = arrays[f'{row["model"]}, output {row["output"]}']
-        assert array.shape == (int(row['height']), int(row['width'])) == (48, 80)
-        areas = [float(row[f'area_{share}']) for share in (20, 50, 80, 99)]
-        assert areas == sorted(areas) == [field[f'area_{share}'] for share in (20, 50, 80, 99)]
+        assert arrays[f'{row["model"]}, output {row["output"]}'].shape == (48, 80)
+        assert (row['height'], row['width']) == ('48', '80')
+        areas = [field[f'area_{share}'] for share in (20, 50, 80, 99)]
+        assert areas == sorted(areas) == [float(row[f'area_{share}']) for share in (20, 50, 80, 99)]
         assert 0 < areas[0] and areas[-1] <= 1
     # Further from the image a field is wider.
     assert float(rows[0]['area_50']) < float(rows[3]['area_50'])
     assert 'gabvit, random weights' in printed
-    rows = run('erf', *both, '--output', -1, '--max-images', 1, out='one').rows
-    assert [(row['model'], int(row['output'])) for row in rows] == [('transnext', 3), ('gabvit', 2)]
     line = tool.refused(tmp_path, 'analysis/erf.py', first, '--out', out, *ON_CPU)
     assert line == f'error: {out / "erf.csv"} is there already: name another folder for --out'
-
-
-def test_untrained_model_is_said_to_have_no_field(images: Path, tmp_path: Path, run: Callable) -> None:
-    config = write_config(tmp_path, 'TransNeXt', out_indices=(0, 1))
-    written = run('erf', config, '--max-images', 1, '--size', 32, 48)
-    assert 'no field of output 0, 1' in written.printed
-    assert [row['sigma_x'] for row in written.document['fields']] == [None, None]
+    # Random weights: the last norm of TransNeXt has a constant mean.
+    words = (first, '--compare', second, '--output', -1, '--max-images', 1, '--size', 32, 48)
+    printed, document, rows, _ = run('erf', *words, out='one')
+    assert [(row['model'], int(row['output'])) for row in rows] == [('transnext', 3), ('gabvit', 2)]
+    assert 'no field of output 3' in printed and document['fields'][0]['sigma_x'] is None
 
 
 @pytest.mark.parametrize('name', BACKBONES)
@@ -93,13 +88,9 @@ def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, run: Ca
     # The tokens get 1 in all from a softmax, and any strength from VARS.
     np.testing.assert_allclose(np.sum(attention['values'], (1, 2)), 1, rtol=1e-4)
     assert np.array(strength['values']).shape == (2, 4, 6)
-    for out, words, expected in (
-        ('layers', (second, '--layer', 0, -1), [('gabvit', 'blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
-        (
-            *('models', (first, '--layer', 2, '--compare', second)),
-            [('transnext', 'stages.2.blocks.0.attn'), ('gabvit', 'blocks.2.attn')],
-        ),
-    ):
+    layers = (second, '--layer', 0, -1), [('gabvit', 'blocks.0.attn'), ('gabvit', 'blocks.2.attn')]
+    models = (first, '--layer', 2, '--compare', second), [('transnext', 'stages.2.blocks.0.attn'), layers[1][1]]
+    for out, (words, expected) in dict(layers=layers, models=models).items():
         results = run('attention_maps', *words, *options, out=out).document['images']
         assert [(result['model'], result['layer']) for result in results] == expected
         assert {Path(result['image']).name for result in results} == {'image_1.png'}

@@ -11,7 +11,7 @@ from bioattn_mm.training.config.model_check import model_of
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy')
-# Each inherits one of the configs and varies its backbone alone (test_ablations.py): the tests of all configs, which
+# Each inherits one of the configs and varies its backbone alone: the tests of all configs, which
 # take a second for each, are not repeated for them.
 ABLATIONS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/*/ablations/*.py'))
 

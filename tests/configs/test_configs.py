@@ -1,4 +1,4 @@
-"""Every config: parses, builds, has the paper's size, and states only what differs."""
+"""Every config: parses, builds, has the paper's size, and states only what differs; so do those of ablations."""
 
 import re
 from os.path import normpath
@@ -15,13 +15,14 @@ from PIL import Image
 
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_image
 from bioattn_mm.training.config.mini import make_mini
+from bioattn_mm.training.installed import find_config
 
 from .reading import ABLATIONS, CONFIGS, ROOT, parse, shared_model, stated
 
 # Parameters in millions as TransNeXt's paper prints them; the metafile has the same, and so has the built model.
 # UperNet's include the auxiliary head, left out at test time; the ImageNet classifier counts in none of them.
 PARAMETERS = {
-    f'{framework}_{arch}_{data}': number
+    f'{framework}_{arch}_{data}': float(number)
     for framework, data, numbers in (
         ('upernet', 'ade20k', dict(tiny='59', small='80', base='121')),
         ('mask2former', 'ade20k', dict(tiny='47.5', small='69.0', base='109')),
@@ -33,83 +34,81 @@ PARAMETERS = {
 }
 
 
-def read(name: str, system: str = 'transnext') -> Config:
-    return Config.fromfile(ROOT / f'configs/{system}/{name}.py')
+def read(name: str) -> Config:
+    return Config.fromfile(ROOT / f'configs/{name}.py')
 
 
 def name_of(path: Path) -> str:
-    return f'{path.parent.name}/{path.stem}'
+    return f'{path.parts[1]}/{path.stem}'
 
 
 every_config = pytest.mark.parametrize('path', CONFIGS, ids=name_of)
+every_one = pytest.mark.parametrize('path', [*CONFIGS, *ABLATIONS], ids=name_of)
+
+
+@every_one
+def test_builds_as_many_parameters_as_the_metafile_states(path: Path) -> None:
+    parameters = stated(path).get('Parameters (M)')
+    number = sum(parameter.numel() for parameter in shared_model(parse(path)).parameters()) / 1e6
+    if parameters is not None:
+        decimals = len(str(parameters).partition('.')[2])
+        assert f'{number:.{decimals}f}' == str(parameters)
 
 
 @every_config
-def test_builds(path: Path) -> None:
-    config = parse(path)
-    model = shared_model(config)
+def test_heads_take_the_channels_of_the_backbone(path: Path) -> None:
+    config, backbone = parse(path), shared_model(parse(path)).backbone
     module = config.model.get('decode_head') or config.model.get('panoptic_head') or config.model.get('head')
     if 'in_channels' in (config.model.get('neck') or {}):
         module = config.model.neck
     in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)
     # mmdet's and mmseg's Swin and mmpretrain's ConvNeXt have the channels of their stages.
     names = ('out_channels', 'num_features', 'channels')
-    assert tuple(in_channels) == tuple(next(filter(None, (getattr(model.backbone, name, None) for name in names))))
-    # As many parameters as the system's metafile states.
-    parameters = stated(path).get('Parameters (M)')
-    if parameters is not None:
-        decimals = len(str(parameters).partition('.')[2])
-        assert f'{sum(p.numel() for p in model.parameters()) / 1e6:.{decimals}f}' == str(parameters)
+    assert tuple(in_channels) == tuple(next(filter(None, (getattr(backbone, name, None) for name in names))))
 
 
 @pytest.mark.parametrize(
-    ('system', 'name'),
+    'name',
     [
-        ('convit', 'mask_rcnn_tiny_coco'),
-        ('pervit', 'upernet_tiny_ade20k'),
-        ('gab', 'mask_rcnn_vit_small_coco'),
-        ('vars', 'upernet_rvt_tiny_vars_sd_ade20k'),
+        'convit/mask_rcnn_tiny_coco',
+        'pervit/upernet_tiny_ade20k',
+        'gab/mask_rcnn_vit_small_coco',
+        'vars/upernet_rvt_tiny_vars_sd_ade20k',
     ],
 )
-def test_layer_decay_of_plain_backbones(system: str, name: str) -> None:
+def test_layer_decay_of_plain_backbones(name: str) -> None:
     """Slower block by block towards the input; VARS, whose variants are tiny and have no decay, is given it here."""
-    config = read(name, system)
+    config = read(name)
     config.optim_wrapper.paramwise_cfg.layer_decay_rate = 0.9
     model = shared_model(config)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    built = build_optim_wrapper(model, config.optim_wrapper).optimizer
-    groups = {names[id(parameter)]: group for group in built.param_groups for parameter in group['params']}
-    rate = config.optim_wrapper.optimizer.lr
-    for parameter, group in groups.items():
-        if '.gaussian.' in parameter:  # in no pre-trained weights: nothing slows it down
-            assert group['lr'] == rate
-            continue
-        block = re.match(r'backbone\.blocks\.(\d+)\.', parameter)
-        if block:
+    optimizer = build_optim_wrapper(model, config.optim_wrapper).optimizer
+    rates = {names[id(each)]: group['lr'] for group in optimizer.param_groups for each in group['params']}
+    for parameter, rate in rates.items():
+        if block := re.match(r'backbone\.blocks\.(\d+)\.', parameter):
             blocks_after = 12 - int(block[1])
         elif parameter.startswith('backbone.pool.'):  # RVT-Ti's, before block 10
             blocks_after = 2
         else:
             before = parameter.startswith('backbone.') and not parameter.startswith('backbone.norm.')
             blocks_after = 13 if before else 0
-        assert group['lr'] == pytest.approx(rate * 0.9**blocks_after)
-        if parameter.endswith(('.bias', 'norm1.weight', 'gating_param', 'backbone.pos_embed.weight', 'cls_token')):
-            assert group['weight_decay'] == 0
-    for parameter in ('backbone.blocks.0.attn.proj.weight', 'backbone.blocks.9.mlp.fc1.weight'):
-        assert groups[parameter]['weight_decay'] == 0.05
+        if '.gaussian.' in parameter:  # in no pre-trained weights: nothing slows it down
+            blocks_after = 0
+        assert rate == pytest.approx(config.optim_wrapper.optimizer.lr * 0.9**blocks_after)
 
 
-@every_config
+@every_one
 def test_says_where_its_weights_come_from(path: Path) -> None:
+    """As the metafile does, and what the tools print where the file is missing."""
     config = parse(path)
     init_cfg = config.model.get('init_cfg') or config.model.backbone.get('init_cfg')
     comment = next(line for line in (ROOT / path).read_text().splitlines() if line.startswith('# Weights: '))
     assert (comment == '# Weights: random.') == (init_cfg is None)
+    fetched = init_cfg is not None and init_cfg.checkpoint.startswith('https://')
+    assert stated(path).get('Pretrained Weights') == (init_cfg.checkpoint if fetched else None)
     if init_cfg is None or 'trained with' in comment:  # the latter of a config for testing
         return
-    # What the config says, what the tools print where the file is missing, and the name of the file agree.
-    fetched = init_cfg.checkpoint.startswith('https://')
-    unpublished = bool(re.search(r'deit_tiny|rvt_tiny_(vars_s|softmax|performer)_', path.stem))
+    unpublished = bool(re.search(r'deit_tiny|rvt[_-]tiny[_-](vars[_-]s|softmax|performer)_', path.stem))
     assert ('fetched when training starts' in comment) == ('weights_source' not in config) == fetched
     assert ('nobody publishes' in comment) == unpublished
     assert ('by hand' in comment) == (not fetched and not unpublished)
@@ -126,9 +125,8 @@ KEYS = set(
 )
 
 
-@every_config
-def test_has_no_other_keys_than_those_of_a_run(path: Path) -> None:
-    assert set(parse(path)) <= KEYS
+def test_has_no_other_keys_than_those_of_a_run() -> None:
+    assert not {name_of(path): set(parse(path)) - KEYS for path in CONFIGS if set(parse(path)) - KEYS}
 
 
 @pytest.mark.parametrize('path', CONFIGS[::13], ids=name_of)
@@ -144,14 +142,16 @@ def test_labels_of_ade20k_begin_at_0_and_unlabelled_pixels_are_ignored(tmp_path:
         (tmp_path / folder / 'training').mkdir(parents=True)
     Image.new('RGB', (2, 2)).save(tmp_path / 'images/training/0.jpg')
     Image.fromarray(np.array([[0, 1], [150, 255]], np.uint8)).save(tmp_path / 'annotations/training/0.png')
-    dataset = read('upernet_tiny_ade20k').train_dataloader.dataset
-    dataset.update(data_root=str(tmp_path))
-    label_maps = []
-    for arguments in ({}, dict(reduce_zero_label=True)):
-        assert 'reduce_zero_label' not in dataset.pipeline[1]
-        pipeline = [dataset.pipeline[0], {**dataset.pipeline[1], **arguments}]
-        label_maps.append(DATASETS.build({**dataset, 'pipeline': pipeline})[0]['gt_seg_map'])
-    assert label_maps[0].tolist() == label_maps[1].tolist() == [[255, 0], [149, 255]]
+    dataset = read('transnext/upernet_tiny_ade20k').train_dataloader.dataset
+    dataset.update(data_root=str(tmp_path), pipeline=dataset.pipeline[:2])
+    assert 'reduce_zero_label' not in dataset.pipeline[1]
+    assert DATASETS.build(dataset)[0]['gt_seg_map'].tolist() == [[255, 0], [149, 255]]
+
+
+def bases_of(path: Path) -> list[str]:
+    """What a config names as its bases."""
+    (bases,) = re.findall(r'^_base_ = (\[.*?\]|\'.*?\')', (ROOT / path).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"'(.*?)'", bases)
 
 
 def test_leaf_configs_repeat_nothing() -> None:
@@ -167,10 +167,8 @@ def test_leaf_configs_repeat_nothing() -> None:
         return flat
 
     for path in CONFIGS:
-        text = (ROOT / path).read_text()
-        (bases,) = re.findall(r'^_base_ = (\[.*?\]|\'.*?\')$', text, flags=re.DOTALL | re.MULTILINE)
         inherited = {}
-        for base in re.findall(r"'(.*?)'", bases):
+        for base in bases_of(path):
             if '::' in base:  # a file of mmdet's
                 inherited.update(Config.fromfile(Config._get_cfg_path(base, '')[0]).to_dict())
             else:
@@ -178,33 +176,74 @@ def test_leaf_configs_repeat_nothing() -> None:
         # What a config takes out of its bases, `_base_.pop('backbone')`, it does not restate.
         taken = {key: {} for key in ('backbone', 'custom_keys')}
         own = {'_base_': Config({**inherited, **taken})}
-        exec(text.replace(f'_base_ = {bases}', ''), own)
+        text = (ROOT / path).read_text()
+        exec(re.sub(r'^_base_ = (\[.*?\]|\'.*?\')$', '', text, flags=re.DOTALL | re.MULTILINE), own)
         del own['_base_'], own['__builtins__']
         inherited = leaves(inherited)
         repeated = {key for key, value in leaves(own).items() if key in inherited and inherited[key] == value}
         assert not repeated, f'{path} repeats {repeated}'
 
 
+@pytest.mark.parametrize('path', ABLATIONS, ids=name_of)
+def test_an_ablation_varies_a_backbone_and_nothing_else(path: Path) -> None:
+    base, *backbones = bases_of(path)
+    assert all(name.startswith('../../_base_/backbones/') for name in backbones)
+    base = Path(normpath(path.parent / base))
+    config, inherited = parse(path).to_dict(), parse(base).to_dict()
+    varied, own = config['model'].pop('backbone'), inherited['model'].pop('backbone', None)
+    # The same backbone has other data: the first classes of ImageNet, of ConViT's figure 8.
+    has_other_data = config['train_dataloader'] != inherited['train_dataloader']
+    assert varied != own or has_other_data
+    # Another host, as DeiT of PerViT's table 2, has a recipe of its own, and a head of its width.
+    if base.parent.name != 'recipes' and not has_other_data:
+        assert base in CONFIGS or base in ABLATIONS
+        for settings in (config, inherited):
+            settings['model'].get('head', {}).pop('in_channels', None)
+        assert config == inherited
+    # Which row of which table it is.
+    comment = (ROOT / path).read_text().replace('\n# ', ' ')
+    assert re.search(r'\((TransNeXt|ConViT|PerViT|GAB|VARS), (table|fig\.|eq\.|section) \d+', comment)
+
+
+def test_an_ablation_is_found_by_name() -> None:
+    for path in ABLATIONS:
+        for wanted in (str(path.with_suffix('')).removeprefix('configs/'), str(path), path.stem):
+            assert Path(find_config(wanted)).samefile(ROOT / path)
+
+
 def test_metafile_lists_every_config() -> None:
     for metafile in ROOT.glob('configs/*/metafile.yml'):
-        content = yaml.safe_load(metafile.read_text())
+        folder = metafile.parent
+        content, readme = yaml.safe_load(metafile.read_text()), (folder / 'README.md').read_text()
+        assert (ROOT / content['Collections'][0]['README']).samefile(folder / 'README.md')
         listed = sorted(ROOT / model['Config'] for model in content['Models'])
-        assert listed == sorted([*metafile.parent.glob('*.py'), *metafile.parent.glob('ablations/*.py')])
-        readme = (metafile.parent / 'README.md').read_text()
+        assert listed == sorted([*folder.glob('*.py'), *folder.glob('ablations/*.py')])
         for model in content['Models']:
-            name = Path(model['Config']).stem
-            place = Path(model['Config']).relative_to(metafile.parent.relative_to(ROOT))
-            (row,) = [line for line in readme.splitlines() if f'[{name}]({place})' in line]
-            if 'FLOPs (G)' in model['Metadata']:
-                parameters, flops = (model['Metadata'][key] for key in ('Parameters (M)', 'FLOPs (G)'))
-                assert f'| {parameters} M |' in row and f'| {flops:.2f} G |' in row
-            if content['Collections'][0]['Name'] == 'TransNeXt' and name in PARAMETERS:
-                assert model['Metadata']['Parameters (M)'] == float(PARAMETERS[name])
+            path, metadata = Path(model['Config']), model['Metadata']
+            assert model['Name'] == f'{folder.name}_{path.stem}'
+            (row,) = [line for line in readme.splitlines() if f'[{path.stem}]({"/".join(path.parts[2:])})' in line]
+            if 'FLOPs (G)' in metadata:
+                assert f'| {metadata["Parameters (M)"]} M |' in row and f'| {metadata["FLOPs (G)"]:.2f} G |' in row
+            if folder.name == 'transnext' and path.stem in PARAMETERS:
+                assert metadata['Parameters (M)'] == PARAMETERS[path.stem]
+
+
+def test_the_thirteen_checkpoints_of_transnext() -> None:
+    models = yaml.safe_load((ROOT / 'configs/transnext/metafile.yml').read_text())['Models']
+    models = [model for model in models if 'Weights' in model]
+    assert len({model['Weights'] for model in models}) == 13
+    for model in models:
+        name = re.search(r'/(\w+?)_(tiny|small|base)_(coco|ade)(20k)?(_ms)?.py', model['Config'])
+        method, size, data = name.groups()[:3]
+        folder = f'{method.replace("mask_rcnn", "maskrcnn").replace("_", "-")}-transnext-{size}-{data}'
+        for url in (model['Weights'], model['Training Log']):
+            assert url.startswith(f'https://huggingface.co/DaiShiResearch/{folder}/')
+            assert f'/{method}_transnext_{size}_' in url
 
 
 @torch.no_grad()
 def test_classifiers_with_windows_take_miniature_images() -> None:
-    config = make_mini(read('gabswin-small_8xb128_in1k', 'gab'))
+    config = make_mini(read('gab/gabswin-small_8xb128_in1k'))
     init_default_scope(config.default_scope)
     config.model.backbone.arch = dict(embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1))
     size = config.test_dataloader.dataset.pipeline[2].crop_size

@@ -80,23 +80,22 @@ def check_start(case: str, settings: dict) -> None:
     if settings.get('amplitude') == 0:  # GAB's baselines stay without Gaussians
         without_effect += ('gaussian.amplitude', 'gaussian.sigma')
     images = real_picture(96)
-    for is_rounded in (False, True):
-        for is_training in (True, False):
-            backbone.train(is_training).zero_grad()
-            where = f'{case}, {"bfloat16" if is_rounded else "float32"}, {"train" if is_training else "eval"}: '
-            with torch.autocast('cpu', torch.bfloat16, enabled=is_rounded):
-                outputs = backbone(images)
-                for recording in record_attention(backbone, images):
-                    if isinstance(recording.layer, SpatialReductionAttention):  # it has no maps
-                        continue
-                    for part in whole_attention(recording.maps(torch.tensor([0, 5]))):
-                        check(f'{where}weights of {recording.name}', part.weights, is_rounded)
-                    if hasattr(recording.layer, 'recurrent_states'):
-                        codes = recording.layer.recurrent_states(*recording.inputs)[1][-1]
-                        check(f'{where}codes of {recording.name}', codes, is_rounded)
-            sum((output.float() * torch.randn(output.shape)).mean() for output in outputs).backward()
-            for name, parameter in backbone.named_parameters():
-                if parameter.requires_grad and '.attn.' in name and not name.endswith(without_effect):
-                    # The channels of Phi_p start alike (PerViT, eq. 9).
-                    may_be_constant = parameter.numel() == 1 or '.position.' in name
-                    check(f'{where}gradient of {name}', parameter.grad, may_be_constant)
+    for is_rounded, is_training in ((False, True), (False, False), (True, True)):
+        backbone.train(is_training).zero_grad()
+        where = f'{case}, {"bfloat16" if is_rounded else "float32"}, {"train" if is_training else "eval"}: '
+        with torch.autocast('cpu', torch.bfloat16, enabled=is_rounded):
+            outputs = backbone(images)
+            for recording in record_attention(backbone, images):
+                if isinstance(recording.layer, SpatialReductionAttention):  # it has no maps
+                    continue
+                for part in whole_attention(recording.maps(torch.tensor([0, 5]))):
+                    check(f'{where}weights of {recording.name}', part.weights, is_rounded)
+                if hasattr(recording.layer, 'recurrent_states'):
+                    codes = recording.layer.recurrent_states(*recording.inputs)[1][-1]
+                    check(f'{where}codes of {recording.name}', codes, is_rounded)
+        sum((output.float() * torch.randn(output.shape)).mean() for output in outputs).backward()
+        for name, parameter in backbone.named_parameters():
+            if parameter.requires_grad and '.attn.' in name and not name.endswith(without_effect):
+                # The channels of Phi_p start alike (PerViT, eq. 9).
+                may_be_constant = parameter.numel() == 1 or '.position.' in name
+                check(f'{where}gradient of {name}', parameter.grad, may_be_constant)

@@ -1,7 +1,8 @@
 """A folder in which the commands of a page run, as on the machine of a reader who has a checkout and the data.
 
 Miniatures lie where the real data do. Files that a command names and that nothing has written are made when it comes.
-Nothing is downloaded: in the caches of mmengine and huggingface_hub lie files like the authors', with made-up values.
+Nothing is downloaded: trainings start from random weights, and in the cache of huggingface_hub lie files like the
+authors', with made-up values.
 """
 
 import os
@@ -18,17 +19,14 @@ import cv2
 import timm
 import torch
 from mmdet.datasets import CocoDataset
-from mmengine.config import Config
 from mmseg.datasets import ADE20KDataset
 from PIL import Image
-
-from bioattn_mm.training.installed import find_config
 
 from .. import parity
 from ..own_folders import draw, write_coco_folder, write_images
 from ..systems.timm_models.classifiers import released_file
 from ..tools.random_weights import random_checkpoint
-from ..tools.small_images import small_images, small_training
+from ..tools.small_images import NO_WORKERS, small_images, small_training
 from ..tools.user_folder import make_user_folder
 from .blocks import ROOT
 
@@ -45,10 +43,6 @@ CLASSIFIERS = ('in1k', 'cifar10')
 NUM_TTA_SCALES = {'mask_rcnn': 3, 'dino': 3, 'upernet': 6, 'mask2former': 6}
 
 
-def without_workers(*modes: str) -> list[str]:
-    return [f'{mode}_dataloader.{key}' for mode in modes for key in ('num_workers=0', 'persistent_workers=False')]
-
-
 def additions(line: str) -> list[str]:
     """What is put behind a command to make it short, on few and small images: the one rule for every command.
 
@@ -60,12 +54,14 @@ def additions(line: str) -> list[str]:
     if re.search(TRAINS, line) and config:
         by_iteration = '--mini' in line or kind in ('upernet', 'mask2former', 'cifar10') and '--epochs' not in line
         length = 4 if '--resume' in line else 2
-        options = without_workers('train', 'val')
+        options = [*NO_WORKERS]
         if by_iteration:
-            checkpoints = 'default_hooks.checkpoint.interval=2'
-            options += [f'train_cfg.max_iters={length}', 'train_cfg.val_interval=2', checkpoints]
+            intervals = ('train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
+            options += [f'train_cfg.max_iters={length}', *intervals]
         else:
             options += ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=4']
+        if '--mini' not in line:
+            options += ['model.backbone.init_cfg=None']
         if kind in CLASSIFIERS:
             options += ['train_dataloader.batch_size=2', 'val_dataloader.dataset.indices=2']
         elif '--mini' not in line:
@@ -73,7 +69,7 @@ def additions(line: str) -> list[str]:
         words = ['--epochs', '1'] if '--epochs' in line else []
     elif re.search(TESTS, line):
         few = small_images('test', 2)
-        options = few[:1] if kind in CLASSIFIERS else [*few, *without_workers('test')]
+        options = few[:1] if kind in CLASSIFIERS else [*few, *NO_WORKERS]
         if '--tta' in line:
             scales = range(NUM_TTA_SCALES[kind])
             options += [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in scales]
@@ -101,17 +97,10 @@ class Place:
         for name in ('tools', 'benchmarks', 'docs'):
             (folder / name).symlink_to(ROOT / name)
         (folder / '.venv').symlink_to(sys.prefix)
-        bioattn = '-c "from bioattn_mm.cli.main import main; main()"'
-        for name, arguments in dict(python='', bioattn=bioattn).items():
-            script = folder / 'bin' / name
-            script.parent.mkdir(exist_ok=True)
-            script.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
-            script.chmod(0o755)
         self.environment = {
             **os.environ,
-            'PATH': os.pathsep.join([str(folder / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']]),
+            'PATH': f'{Path(sys.executable).parent}{os.pathsep}{os.environ["PATH"]}',
             'PYTHON': sys.executable,
-            'TORCH_HOME': str(kept / 'torch'),
             'HF_HUB_CACHE': str(kept / 'hub'),
             'HF_HUB_OFFLINE': '1',
             'https_proxy': 'http://127.0.0.1:9',
@@ -121,9 +110,6 @@ class Place:
     def run_line(self, line: str) -> str:
         """Run a line of bash, made short by `additions`; return what it printed."""
         self.provide(line)
-        config = find_config_in(line)
-        if config and re.search(TRAINS, line) and '--mini' not in line:
-            self._provide_weights_of(config[0])
         return self._run('bash', '-euo', 'pipefail', '-c', f'{line} {shlex.join(additions(line))}')
 
     def run_python(self, code: str) -> str:
@@ -175,16 +161,6 @@ class Place:
         path.symlink_to(written[-1] if written else made)
         if not written:
             (path.parent / 'last_checkpoint').write_text(str(path))  # as mmengine does
-
-    def _provide_weights_of(self, config: str) -> None:
-        """The file that a config starts from, where mmengine looks for it before it downloads it."""
-        own = self.folder / config
-        config = str(own) if own.is_file() else find_config(config)
-        url = (Config.fromfile(config).model.backbone.get('init_cfg') or {}).get('checkpoint', '')
-        path = self.kept / 'torch/hub/checkpoints' / url.split('/')[-1]
-        if url.startswith('https://') and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            authors_classifier(path)
 
     def _provide_file_of_hub(self, repository: str, name: str) -> None:
         """A file in the cache of huggingface_hub."""

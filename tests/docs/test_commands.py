@@ -18,21 +18,19 @@ from bioattn_mm.training.installed import find_configs
 from .blocks import ROOT, inline_code, pages, read_blocks
 
 PAGES = [*pages(), *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/README.md'))]
-# Words that the reader replaces: CONFIG, WORK_DIR.
-PLACEHOLDER = re.compile(r'[A-Z][A-Z_]+')
+# Configs that the repository need not have: words that the reader replaces, what trainings write, what pages show.
+OF_THE_READER = re.compile(r'[A-Z][A-Z_]+|work_dirs/.*')
+SHOWN = {block.file for page in pages() for block in read_blocks(page) if block.language == 'python' and block.file}
 # Paths that begin so are in the repository, and not a reader's.
 FOLDERS = ('benchmarks/', 'bioattn_mm/', 'configs/', 'docker/', 'docs/', 'requirements/', 'tests/', 'tools/')
-# Configs that the pages show.
-SHOWN = {block.file for page in pages() for block in read_blocks(page) if block.language == 'python' and block.file}
 # Options in the running text that are of other programs than the tools.
 OPTIONS_OF_OTHERS = '--no-build-isolation --no-deps --extra-index-url --strict --build-arg --gpus --shm-size --user '
 OPTIONS_OF_OTHERS += '--volume'
-# The scripts of several processes: the place of the config, how many words come before the arguments of the tool, and
-# the tool.
+# The scripts of several processes: the tool, and which of their words are the tool's.
 LAUNCHERS = {
-    'tools/dist_train.sh': (0, 2, 'tools/train.py'),
-    'tools/dist_test.sh': (0, 3, 'tools/test.py'),
-    'tools/slurm_train.sh': (2, 3, 'tools/train.py'),
+    'tools/dist_train.sh': ('tools/train.py', slice(0, 1), slice(2, None)),
+    'tools/dist_test.sh': ('tools/test.py', slice(0, 2), slice(3, None)),
+    'tools/slurm_train.sh': ('tools/train.py', slice(2, 3), slice(4, None)),
 }
 # Programs of whose arguments only files of the repository are looked at.
 OTHERS = ('cd', 'cp', 'git', 'mim', 'pre-commit', 'sbatch', 'source')
@@ -46,19 +44,17 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def tool(path: str) -> dict:
     """What a script of tools/ defines; it does not run."""
-    folders = [*sys.path]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, 'path', [*sys.path])
         return run_path(path, run_name='documented')
-    finally:
-        sys.path[:] = folders
 
 
-def parse(path: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def parse(path: str, words: list[str]) -> None:
     """Parse arguments as the tool itself does, and look for the configs that they name."""
-    monkeypatch.setattr(sys, 'argv', [path, *words])
     errors = StringIO()
     try:
-        with redirect_stderr(errors):
+        with redirect_stderr(errors), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, 'argv', [path, *words])
             args = vars(tool(path)['parse_args']())
     except SystemExit as exit_:
         assert not exit_.code, errors.getvalue().splitlines()[-1]
@@ -72,10 +68,8 @@ def parse(path: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_config(name: str) -> None:
-    """A config is one of the repository, one that a training has written or a page shows, or a word to replace."""
-    of_the_reader = PLACEHOLDER.fullmatch(name) or name.startswith('work_dirs/') or name in SHOWN
-    found = of_the_reader or all(Path(path).is_file() for path in find_configs(name))
-    assert found, f'there is no config {name}'
+    if not OF_THE_READER.fullmatch(name) and name not in SHOWN:
+        assert all(Path(path).is_file() for path in find_configs(name)), f'there is no config {name}'
 
 
 def expand(word: str) -> list[str]:
@@ -87,10 +81,10 @@ def expand(word: str) -> list[str]:
     return paths
 
 
-def check_python(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def check_python(words: list[str]) -> None:
     """A tool, another script, or `-m`: a module, pytest, or the package itself, which runs a script of another."""
     if words[0].startswith('tools/'):
-        parse(words[0], words[1:], monkeypatch)
+        parse(words[0], words[1:])
     elif words[:2] == ['-m', 'bioattn_mm']:
         assert any((folder / words[2]).is_file() for folder in (ROOT, *map(Path, sys.path))), f'no {words[2]}'
     elif words[0] == '-m':
@@ -100,22 +94,11 @@ def check_python(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         assert words[0].startswith(FOLDERS) or words[0] in ('-c', 'setup.py', '...'), f'what is {words[0]}?'
 
 
-def check_launcher(script: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    place, number, path = LAUNCHERS[script]
-    own, rest = words[place:number], words[number:]
-    if script != 'tools/slurm_train.sh':
-        processes = own.pop()
-        assert re.fullmatch(r'[1-9]\d*|GPUS', processes), f'{processes} processes'
-    elif rest and not rest[0].startswith('-'):
-        rest = ['--work-dir', *rest]
-    parse(path, [*own, *rest], monkeypatch)
-
-
-def check_bioattn(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def check_bioattn(words: list[str]) -> None:
     if words not in (['--help'], []):
         tools = bioattn_command.find_tools()
         assert words[0] in tools, f'there is no command {words[0]}'
-        parse(f'tools/{tools[words[0]].relative_to(bioattn_command.FOLDER / "tools")}', words[1:], monkeypatch)
+        parse(f'tools/{tools[words[0]].relative_to(bioattn_command.FOLDER / "tools")}', words[1:])
 
 
 def check_make(words: list[str]) -> None:
@@ -135,23 +118,23 @@ def check_pip(words: list[str]) -> None:
     for word in words:
         if '[' in word:
             requirement = Requirement(re.sub(r'^\./packaging/(?=\w)|^\.(?=\[)', 'bioattn_mm', word))
-            if project := {'bioattn_mm': PROJECT, 'bioattn_mmruntime': RUNTIME}.get(requirement.name):
-                unknown = requirement.extras - set(project['optional-dependencies'])
-                assert not unknown, f'{project["name"]} has no extra {unknown}'
+            project = RUNTIME if requirement.name == 'bioattn_mmruntime' else PROJECT
+            assert requirement.extras <= set(project['optional-dependencies']), word
 
 
-def check(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def check(command: list[str]) -> None:
     program, *words = (expanded for word in command for expanded in expand(word))
     if program in LAUNCHERS:
-        check_launcher(program, words, monkeypatch)
+        path, *own = LAUNCHERS[program]
+        parse(path, [word for part in own for word in words[part]])
     elif program == 'python':
-        check_python(words, monkeypatch)
+        check_python(words)
     elif program == 'torchrun':
-        check_python(words[words.index('-m') :], monkeypatch)
+        check_python(words[words.index('-m') :])
     elif program == 'bioattn':
-        check_bioattn(words, monkeypatch)
+        check_bioattn(words)
     elif program == 'bioattn-runtime':
-        parse('tools/predict.py', words, monkeypatch)
+        parse('tools/predict.py', words)
     elif program == 'make':
         check_make(words)
     elif program == 'pip':
@@ -160,38 +143,32 @@ def check(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         (image,) = (index for index, word in enumerate(words) if word.startswith('bioattn_mm:'))
         assert (ROOT / 'docker' / words[image].replace('bioattn_mm:', 'Dockerfile.')).is_file(), words[image]
         if words[0] == 'run':  # what runs in a container is a command like the others
-            check(words[image + 1 :], monkeypatch)
+            check(words[image + 1 :])
     else:
         assert program in OTHERS, f'no check for the program {program}'
 
 
 @pytest.mark.parametrize('page', PAGES)
-def test_every_command_is_one_that_its_program_takes(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_is_one_that_its_program_takes(page: str) -> None:
     failures = []
     for block in read_blocks(page):
         for command in block.commands() if block.language == 'bash' else ():
             try:
-                check(command, monkeypatch)
+                check(command)
             except AssertionError as error:
                 failures.append(f'{block}: {" ".join(command)}: {str(error).splitlines()[0]}')
     assert not failures, '\n'.join(failures)
 
 
 @cache
-def options(path: str) -> set[str]:
-    """The options of a tool, from its help."""
+def options() -> set[str]:
+    """The options of all tools, from their help."""
     text = StringIO()
-    with pytest.MonkeyPatch.context() as monkeypatch, redirect_stdout(text):
-        parse(path, ['--help'], monkeypatch)
-        if path == 'tools/predict.py':
-            parse(path, ['end2end.onnx', '--help'], monkeypatch)
-    return set(re.findall(r'--[a-z][\w-]*', text.getvalue()))
-
-
-@cache
-def all_options() -> set[str]:
-    tools = [path.relative_to(ROOT).as_posix() for path in ROOT.glob('tools/**/*.py')]
-    return set(OPTIONS_OF_OTHERS.split()).union(*map(options, tools))
+    with redirect_stdout(text):
+        for path in ROOT.glob('tools/**/*.py'):
+            parse(path.relative_to(ROOT).as_posix(), ['--help'])
+        parse('tools/predict.py', ['end2end.onnx', '--help'])
+    return {*OPTIONS_OF_OTHERS.split(), *re.findall(r'--[a-z][\w-]*', text.getvalue())}
 
 
 def unknown(code: str) -> list[str]:
@@ -203,10 +180,8 @@ def unknown(code: str) -> list[str]:
     is_tool = re.fullmatch(r'tools/[\w/]+\.(py|sh)', program)
     if is_tool and not (ROOT / program).is_file():
         return [program]
-    if not is_tool and not program.startswith('--'):
-        return []
-    known = options(program) if is_tool and program.endswith('.py') else all_options()
-    return [option for option in re.findall(r'(?<!\S)--[a-z][\w-]*', code) if option not in known]
+    used = re.findall(r'(?<!\S)--[a-z][\w-]*', code) if is_tool or program.startswith('--') else []
+    return [option for option in used if option not in options()]
 
 
 @pytest.mark.parametrize('page', PAGES)

@@ -1,6 +1,6 @@
 """Every block of README.md, CONTRIBUTING.md and docs/ runs, in the order of its page, in a folder as a reader has it.
 
-A block runs as it stands, but for those that the table below has a row for: how it is run, or why it is not.
+A block runs as it stands, but for those that the table below has a row for: how it is run, or why it is not here.
 `make test-docs` runs them all.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .blocks import ROOT, pages, read_blocks
+from .blocks import pages, read_blocks
 from .place import Place
 
 # What stands for the words of the pages that a reader replaces, and the checkpoints that a page does not make.
@@ -45,34 +45,15 @@ class Run:
     alone: bool = False  # in a folder of its own instead of that of the blocks above
 
 
-@dataclass(frozen=True)
-class RunBy:
-    """A block that a test of its own runs, which looks at what comes of it: the file of that test."""
-
-    test: str
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """A block that does not run, and why."""
-
-    reason: str
-
-
-Row = Run | RunBy | NotRun
-
-INSTALLS = NotRun('it installs packages, as .ci/run and tests/package/check.sh do')
+INSTALLS = 'it installs packages, as .ci/run and tests/package/check.sh do'
 SETS_UP = {'make setup': 'it installs packages, as .ci/run does'}
-MAKES = NotRun(
-    'make installs first, as .ci/run does; make demo trains and tests as the first block of docs/training.md'
-)
-NOT_HERE = NotRun('it needs Docker; tests/package/test_docker.py reads the Dockerfiles')
+MAKES = 'make installs first, as .ci/run does; make demo trains and tests as the first block of docs/training.md'
 # Two processes in place of eight.
 TWO = {r'\b8\b': '2'}
 
 # A page's blocks by the heading above them; the second block under a heading is 'HEADING, 2'. A row that stands for a
 # whole page is for all of its blocks. Those without a row run as they stand.
-TABLE: dict[str, Row | dict[str, Row]] = {
+TABLE: dict[str, Run | str | dict[str, Run | str]] = {
     'README.md': {
         'Install': Run(but=SETS_UP),
         'Install, 2': MAKES,
@@ -80,18 +61,18 @@ TABLE: dict[str, Row | dict[str, Row]] = {
             given=('hf://DaiShiResearch/transnext-tiny-224-1k/transnext_tiny_224_1k.pth',)
         ),
     },
-    'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': NotRun('it is the test suite')},
-    'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
-    'docs/any_model.md': RunBy('tests/hosts/test_any_model.py'),
-    'docs/docker.md': NOT_HERE,
+    'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': 'it is the test suite'},
+    'docs/adding_a_backbone.md': 'tests/toy/test_toy_vit.py runs it',
+    'docs/any_model.md': 'tests/hosts/test_any_model.py runs it',
+    'docs/docker.md': 'it needs Docker; tests/package/test_docker.py reads the Dockerfiles',
     'docs/export.md': {
         'Export': Run(but=SETS_UP),
-        'Without PyTorch': NotRun('it installs packages; tests/package/check.sh does it'),
-        'Without PyTorch, 2': RunBy('tests/runtime/test_model.py'),
+        'Without PyTorch': 'it installs packages; tests/package/check.sh does it',
+        'Without PyTorch, 2': 'tests/runtime/test_model.py runs it',
     },
     'docs/gallery.md': {
-        'Analysis gallery': NotRun('it runs all blocks of the page'),
-        'The models': NotRun('it trains for an hour, on data that not everybody has'),
+        'Analysis gallery': 'it runs all blocks of the page',
+        'The models': 'it trains for an hour, on data that not everybody has',
         'VARS, figure 6': Run(words={r'\S+data_root=work_dirs/results': 'launcher=none --mini'}),
     },
     'docs/get_started.md': {
@@ -99,7 +80,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'From source': Run(but=SETS_UP),
         'From source, 2': INSTALLS,
         'Two commands': MAKES,
-        'mim': NotRun('it installs packages; tests/package/check.sh does it'),
+        'mim': 'it installs packages; tests/package/check.sh does it',
     },
     'docs/multi_gpu.md': {
         'Multi-GPU and faults': Run(
@@ -110,7 +91,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Models too large for one GPU, 2': Run(
             words={r'work_dirs/\S+160000\.pth': 'upernet_tiny.pth'}, given=('upernet_tiny.pth',)
         ),
-        'Interruptions': NotRun('it needs Slurm; tests/tools/test_distributed.py has a stand-in'),
+        'Interruptions': 'it needs Slurm; tests/tools/test_distributed.py has a stand-in',
     },
     'docs/openmmlab.md': {
         'Inference': Run(given=('mask_rcnn_tiny.pth',)),
@@ -122,10 +103,10 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         ),
     },
     'docs/operators.md': {
-        'Operators and backends, 2': NotRun('it takes minutes and nvcc; .ci/run does it where there is one'),
+        'Operators and backends, 2': 'it takes minutes and nvcc; .ci/run does it where there is one',
     },
-    'docs/other_libraries.md': RunBy('tests/hosts/test_other_libraries.py'),
-    'docs/own_data.md': RunBy('tests/tools/test_own_data_page.py'),
+    'docs/other_libraries.md': 'tests/hosts/test_other_libraries.py runs it',
+    'docs/own_data.md': 'tests/tools/test_own_data_page.py runs it',
     'docs/position_bias.md': {
         'Position bias at any size': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'}),
     },
@@ -133,21 +114,21 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Predict': Run(but={'exported': 'docs/export.md does it'}),
         'Predict, 2': Run(given=('work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth',)),
         'Formats': Run(given=('mask_rcnn_tiny.pth',)),
-        'A page in the browser': NotRun('it serves until Ctrl-C; tests/page/test_page.py starts it'),
+        'A page in the browser': 'it serves until Ctrl-C; tests/page/test_page.py starts it',
     },
-    'docs/results.md': NotRun('it trains for hours; tests/docs/test_results.py compares the page with its records'),
-    'docs/three_ways.md': RunBy('tests/test_three_ways.py'),
+    'docs/results.md': 'it trains for hours; tests/docs/test_results.py compares the page with its records',
+    'docs/three_ways.md': 'tests/test_three_ways.py runs it',
     'docs/training.md': {
-        'Data': NotRun('it needs ADE20K; tests/data/test_panoptic_data.py converts a drawn one'),
+        'Data': 'it needs ADE20K; tests/data/test_panoptic_data.py converts a drawn one',
         'Weights': Run(alone=True),
         'ImageNet': Run(words={'--test-set r': '--test-set val'}),  # of ImageNet-R there is no miniature
         'ImageNet, 2': Run(alone=True),
     },
-    'docs/troubleshooting.md': {'Colab': NotRun('it is for a machine of Colab')},
+    'docs/troubleshooting.md': {'Colab': 'it is for a machine of Colab'},
 }
 
 BLOCKS = {(block.page, block.name): block for page in pages() for block in read_blocks(page)}
-ROWS: dict[tuple[str, str], Row] = {key: Run() for key in BLOCKS}
+ROWS: dict[tuple[str, str], Run | str] = {key: Run() for key in BLOCKS}
 for page, rows in TABLE.items():
     rows = rows if isinstance(rows, dict) else {name: rows for of, name in BLOCKS if of == page}
     ROWS.update({(page, name): row for name, row in rows.items()})
@@ -155,16 +136,16 @@ RUN = [key for key in BLOCKS if isinstance(ROWS[key], Run)]
 
 
 def test_rows_are_of_blocks_that_the_pages_have() -> None:
-    """A block that is run elsewhere is, and what a row replaces or leaves out is in its block."""
+    """So is what a row replaces or leaves out."""
     assert not set(TABLE) - {page for page, _ in BLOCKS}, 'pages without blocks'
-    for (page, name), row in ROWS.items():
-        block = BLOCKS[page, name]
-        if isinstance(row, RunBy):
-            assert Path(page).name in (ROOT / row.test).read_text(), f'{row.test} does not read {page}'
-        elif isinstance(row, Run):
-            absent = [word for word in row.words if not re.search(word, block.text)]
-            absent += [part for part in row.but if not any(part in line for line in block.lines())]
-            assert not absent, f'{block}: {absent}'
+    assert ROWS.keys() == BLOCKS.keys()
+    for key in RUN:
+        absent = [
+            word
+            for word in (*ROWS[key].words, *map(re.escape, ROWS[key].but))
+            if not re.search(word, BLOCKS[key].text)
+        ]
+        assert not absent, f'{BLOCKS[key]}: {absent}'
 
 
 def with_words(text: str, row: Run) -> str:

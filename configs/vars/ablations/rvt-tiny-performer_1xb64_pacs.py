@@ -12,3 +12,8 @@ model = dict(
     neck=None,
     head=dict(in_channels=384),
 )
+# Printed where the file of weights is missing.
+weights_source = (
+    'of VARS-D or VARS-SD, download the ImageNet-1k release of the authors by way of https://github.com/bfshi/VARS '
+    'and put it there by hand; nobody publishes weights of the others: pre-train the backbone and put the file there'
+)
