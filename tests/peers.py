@@ -17,9 +17,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
-OPS = (
-    'nms roi_align focal_loss ms_deformable_attn bbox deform_conv modulated_deform_conv roi_pool saconv masked_conv2d'
-)
+OPS = 'nms roi_align focal_loss ms_deformable_attn bbox deform_conv modulated_deform_conv roi_pool saconv '
+OPS += 'masked_conv2d carafe deform_roi_pool psa_mask'
 MODELS = 'detectors roi_heads seg_heads dense_heads mot tta'
 # Not what downloads weights, nor TorchScript's compiler, which does not read the backbones' Python (export traces
 # it); of VARS in RVT, which has two maps, not the test that wants three.
@@ -30,14 +29,9 @@ OURS = (
 # Folder in PEERS, name of the suite, where its tests are, and their names; of mmcv's those of operators that models
 # call.
 SUITES = [
-    ('mmcv', "mmcv's operators", 'test_ops/test_{}.py', f'{OPS} carafe deform_roi_pool psa_mask'),
+    ('mmcv', "mmcv's operators", 'test_ops/test_{}.py', OPS),
     ('mmdetection', "mmdet's models", 'test_models/test_{}', MODELS),
-    (
-        'mmdetection',
-        "mmdet's structures, evaluation, engine",
-        'test_{}',
-        'structures evaluation engine visualization',
-    ),
+    ('mmdetection', "mmdet's other tests", 'test_{}', 'structures evaluation engine visualization'),
     ('mmdetection', "mmdet's data sets", 'test_{}', 'datasets'),
     ('mmsegmentation', "mmseg's models", 'test_{}', 'models'),
     ('mmsegmentation', "mmseg's other tests", 'test_{}', 'datasets engine evaluation structures'),
@@ -48,27 +42,21 @@ SUITES = [
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('peers', type=Path, help='folder of the checkouts')
-    parser.add_argument(
-        '--compiled', type=Path, help='folder with an mmcv that has its operators (pip install --target)'
-    )
+    help_text = 'folder with an mmcv that has its operators (pip install --target)'
+    parser.add_argument('--compiled', type=Path, help=help_text)
     parser.add_argument('--suites', nargs='+', default=[], help='only suites with these words in their names')
     args = parser.parse_args()
-    suites = [
-        suite
-        for suite in SUITES
-        if (args.peers / suite[0]).is_dir() and (not args.suites or any(word in suite[1] for word in args.suites))
-    ]
-    if not suites:
-        parser.error(f'{args.peers} has none of the folders {", ".join(dict.fromkeys(name for name, *_ in SUITES))}')
+    if not any((args.peers / folder).is_dir() for folder, *_ in SUITES):
+        parser.error(f'{args.peers} has none of the folders')
     print('| suite | upstream: passed, failed, skipped | with bioattn_mm | fail with bioattn_mm alone |')
     print('| --- | --- | --- | --- |', flush=True)
     number = 0
-    for folder, name, place, words in suites:
+    for folder, name, place, words in SUITES:
         where = args.peers / folder
-        arguments = [
-            *(f'tests/{place.format(word)}' for word in words.split()),
-            *(['-k', OURS] if folder == 'timm' else []),
-        ]
+        if not where.is_dir() or args.suites and not any(word in name for word in args.suites):
+            continue
+        arguments = [f'tests/{place.format(word)}' for word in words.split()]
+        arguments += ['-k', OURS] if folder == 'timm' else []
         upstream = run(where, arguments, None if folder == 'timm' else args.compiled, [])
         ours = run(where, arguments, None, ['-p', 'bioattn_mm'])
         if not ours:
@@ -94,10 +82,8 @@ def run(where: Path, arguments: list[str], compiled: Path | None, plugin: list[s
         done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
         if not report.is_file():
             sys.exit(f'pytest ended with {done.returncode} in {where}:\n{(done.stdout + done.stderr)[-2000:]}')
-        return {
-            f'{case.get("classname")}::{case.get("name")}': state_of(case)
-            for case in ElementTree.parse(report).iter('testcase')
-        }
+        cases = ElementTree.parse(report).iter('testcase')
+        return {f'{case.get("classname")}::{case.get("name")}': state_of(case) for case in cases}
 
 
 def state_of(case: ElementTree.Element) -> str:

@@ -7,20 +7,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILES = [*(ROOT / 'bioattn_mm').rglob('*.py'), *(ROOT / 'tools').rglob('*.py'), ROOT / 'setup.py']
 OF_LINUX = re.compile(
-    r'import (fcntl|resource|pwd|grp|termios)|os\.(fork\w*|sched_\w+|getuid|killpg|setsid)|'
-    r"signal\.(SIG(HUP|USR[12]|KILL|CHLD|ALRM)|sigwaitinfo|pthread_sigmask|alarm|setitimer)|'/proc.*'"
+    r'import (fcntl|resource|pwd|grp|termios)\b|\bos\.(fork|sched_|getuid|killpg|setsid)|'
+    r"\bsignal\.(SIG(HUP|USR[12]|KILL|CHLD|ALRM)|sigwaitinfo|pthread_sigmask|alarm|setitimer)|'/proc"
 )
 
 
 def linux_alone(source: str) -> list[str]:
     """What of it would fail elsewhere: neither in a `try`, nor in a function that asks `hasattr` first."""
-    nodes = list(ast.walk(ast.parse(source)))
+    lines, nodes = source.splitlines(), list(ast.walk(ast.parse(source)))
     guards = [child for node in nodes if isinstance(node, ast.Try) for child in node.body]
-    guards += [node for node in nodes if isinstance(node, ast.FunctionDef) and 'hasattr(' in ast.unparse(node)]
-    guarded = {node for guard in guards for node in ast.walk(guard)}
-    kinds = (ast.Import, ast.Attribute, ast.Constant)
-    texts = [ast.unparse(node) for node in nodes if isinstance(node, kinds) and node not in guarded]
-    return [text for text in texts if OF_LINUX.fullmatch(text)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    guards += [node for node in functions if 'hasattr(' in ''.join(lines[node.lineno - 1 : node.end_lineno])]
+    guarded = {number for guard in guards for number in range(guard.lineno, guard.end_lineno + 1)}
+    found = [OF_LINUX.search(line) for number, line in enumerate(lines, 1) if number not in guarded]
+    return [match[0] for match in found if match]
 
 
 def test_nothing_needs_linux() -> None:

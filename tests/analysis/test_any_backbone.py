@@ -32,25 +32,27 @@ CLASSIFIER = """
 default_scope = 'mmpretrain'
 model = dict(
     type='ImageClassifier',
-    backbone=dict(type='VisionTransformer', arch={arch!r}, img_size=32, patch_size=16, out_type='cls_token'),
+    backbone=dict(
+        type='VisionTransformer', img_size=32, patch_size=16, out_type='cls_token',
+        arch=dict(embed_dims=16, num_layers=3, num_heads=2, feedforward_channels=32),
+    ),
     head=dict(type='LinearClsHead', num_classes=4, in_channels=16),
     data_preprocessor=dict(num_classes=4, mean=[120, 110, 100], std=[60, 55, 50], to_rgb=True),
 )
 pipeline = [
     dict(type='LoadImageFromFile'), dict(type='Resize', scale=(64, 48), keep_ratio=False), dict(type='PackInputs')
 ]
-val_dataloader = dict(dataset=dict(type='CustomDataset', data_root={root!r}, data_prefix='images', pipeline=pipeline))
+val_dataloader = dict(dataset=dict(type='CustomDataset', data_root='data', data_prefix='images', pipeline=pipeline))
 test_dataloader = val_dataloader
 test_evaluator = dict()
 """
-ARCH = dict(embed_dims=16, num_layers=3, num_heads=2, feedforward_channels=32)
 
 
 @pytest.fixture
 def classifier(images: Path, tmp_path: Path) -> tuple[Path, Path]:
     """Config and checkpoint of a small ViT of mmpretrain."""
     config = tmp_path / 'vit.py'
-    config.write_text(CLASSIFIER.format(arch=ARCH, root=str(images.parent)))
+    config.write_text(CLASSIFIER.replace("'data'", repr(str(images.parent))))
     init_default_scope('mmpretrain')
     model = MODELS.build(Config.fromfile(config).model)
     for parameter in model.parameters():

@@ -16,9 +16,8 @@ SOURCES = dict(
     timm='timm, pretrained configuration of vit_relpos_{small,base}_patch16_224: mean = std = 0.5',
     swin='Swin, mask-rcnn_swin-{t,s}-p4-w7_fpn_ms-crop-3x in mmdet, upernet and mask2former in mmseg',
     convnext='ConvNeXt, mask-rcnn_convnext-t-p4-w7_fpn in mmdet, convnext-tiny_upernet in mmseg',
-    mmdet='mmdet, dino-4scale_r50_8xb2-{12e,24e,36e}, dino-5scale_swin-l, mask-rcnn_r50_fpn, '
-    'cascade-mask-rcnn_r50_fpn_1x, retinanet_r50_fpn_1x; mask2former_swin-{t,s}-p4-w7-224_8xb2-lsj-50e_coco '
-    'and -coco-panoptic',
+    mmdet='mmdet, dino-4scale_r50_8xb2-{12e,24e,36e}, dino-5scale_swin-l, (cascade-)mask-rcnn_r50_fpn, '
+    'retinanet_r50_fpn_1x; mask2former_swin-{t,s}-p4-w7-224_8xb2-lsj-50e_coco and -coco-panoptic',
     mask2former='Mask2Former, released configs of instance and panoptic segmentation of ADE20K '
     '(github.com/facebookresearch/Mask2Former)',
     mmseg='mmseg, mask2former_r50_8xb2-160k, upernet_swin, segmentation of ADE20K',
@@ -200,13 +199,7 @@ TIMM = 'https://github.com/rwightman/pytorch-image-models/releases/download/v0.1
 SWIN = 'https://github.com/SwinTransformer/storage/releases/download/v1.0.0'
 ONEDL = 'https://mmassets.onedl.ai'
 MMSEG_SWIN = 'mmsegmentation/v0.5/pretrain/swin/swin_tiny_patch4_window7_224_20220317-1cdeb081.pth'
-MMPRETRAIN_CONVNEXT = (
-    'mmclassification/v0/convnext/downstream/convnext-tiny_3rdparty_32xb128-noema_in1k_20220301-795e9634.pth'
-)
-TRANSNEXT_ARCHS = ('micro', 'tiny', 'small', 'base')
-CONVIT_ARCHS = ('tiny', 'small')
-PERVIT_ARCHS = ('tiny', 'small')
-
+CONVNEXT_FILE = 'convnext-tiny_3rdparty_32xb128-noema_in1k_20220301-795e9634.pth'
 
 SETTINGS = [
     # Images a step: 8 GPUs with 2 each. TransNeXt's DINO accumulates 2 x 1 instead.
@@ -334,12 +327,7 @@ SETTINGS = [
     (CONVNEXT, 'drop path', 0.4, 'convnext'),
     (r'vars/', 'drop path', 0.1, 'vars'),
     # Position bias of TransNeXt: mode and training size, mode in multi-scale testing.
-    (
-        r'transnext/((cascade_)?mask_rcnn|dino|retinanet)_',
-        'position bias',
-        ('interpolate', 800, 'extrapolate'),
-        'transnext',
-    ),
+    (r'transnext/\w*(rcnn|dino|retinanet)_', 'position bias', ('interpolate', 800, 'extrapolate'), 'transnext'),
     (r'transnext/mask2former_', 'position bias', ('interpolate', 512, 'extrapolate'), 'transnext'),
     (r'transnext/mask2former_\w+_coco', 'position bias', ('interpolate', 1024), 'chosen'),
     (r'transnext/mask2former_\w+_ade20k_', 'position bias', ('interpolate', 640), 'chosen'),
@@ -350,16 +338,17 @@ SETTINGS = [
     (r'vars/\w+_rvt_tiny_vars_s?d_', 'steps', 5, 'vars'),
     (r'vars/[\w-]+[_-](softmax|performer|filter)_', 'steps', None, 'vars_paper'),
     # Pre-trained weights.
-    *((rf'transnext/\w+_{arch}_', 'weights', transnext_weights(arch), 'transnext') for arch in TRANSNEXT_ARCHS),
-    *((rf'convit/\w+_{arch}_', 'weights', f'{CONVIT}/convit_{arch}.pth', 'convit') for arch in CONVIT_ARCHS),
-    *((rf'pervit/\w+_{arch}_', 'weights', f'checkpoints/pervit_{arch}.pth', 'pervit') for arch in PERVIT_ARCHS),
-    (r'gab/\w+_vit_small', 'weights', f'{TIMM}/vit_relpos_small_patch16_224-sw-ec2778b4.pth', 'timm'),
     *(
-        (rf'(gab|baselines)/\w+_swin_{size}', 'weights', f'{SWIN}/swin_{size}_patch4_window7_224.pth', 'swin')
-        for size in ('tiny', 'small')
+        (rf'transnext/\w+_{arch}_', 'weights', transnext_weights(arch), 'transnext')
+        for arch in ('micro', 'tiny', 'small', 'base')
     ),
+    *((rf'convit/\w+_{arch}_', 'weights', f'{CONVIT}/convit_{arch}.pth', 'convit') for arch in ('tiny', 'small')),
+    *((rf'pervit/\w+_{arch}_', 'weights', f'checkpoints/pervit_{arch}.pth', 'pervit') for arch in ('tiny', 'small')),
+    (r'gab/\w+_vit_small', 'weights', f'{TIMM}/vit_relpos_small_patch16_224-sw-ec2778b4.pth', 'timm'),
+    (r'(gab|baselines)/\w+_swin_tiny', 'weights', f'{SWIN}/swin_tiny_patch4_window7_224.pth', 'swin'),
+    (r'(gab|baselines)/\w+_swin_small', 'weights', f'{SWIN}/swin_small_patch4_window7_224.pth', 'swin'),
     (r'baselines/\w+_swin_tiny_ade20k', 'weights', f'{ONEDL}/{MMSEG_SWIN}', 'swin'),
-    (CONVNEXT, 'weights', f'{ONEDL}/{MMPRETRAIN_CONVNEXT}', 'convnext'),
+    (CONVNEXT, 'weights', f'{ONEDL}/mmclassification/v0/convnext/downstream/{CONVNEXT_FILE}', 'convnext'),
     (r'vars/\w+_rvt_tiny_vars_sd_(coco|ade20k)', 'weights', 'checkpoints/vars_rvt_tiny_vars_sd.pth', 'vars'),
     # ImageNet. Images a step: 8 GPUs with 128 each.
     (IN1K, 'images per GPU', 128, 'transnext'),
@@ -428,10 +417,8 @@ SETTINGS = [
     (r'transnext/transnext-micro-aaaa_', 'position bias', ('extrapolate', 256), 'transnext'),
     (r'vars/rvt-\w+-vars-s?d_', 'steps', 5, 'vars'),
     (IN1K, 'weights', None, 'deit_in1k'),
-    *(
-        (rf'transnext/transnext-{arch}_\w+-384px', 'weights', transnext_weights(arch), 'transnext')
-        for arch in ('small', 'base')
-    ),
+    (r'transnext/transnext-small_\w+-384px', 'weights', transnext_weights('small'), 'transnext'),
+    (r'transnext/transnext-base_\w+-384px', 'weights', transnext_weights('base'), 'transnext'),
     # Small data sets: GAB's, and PACS, of whose training VARS says nothing.
     (SMALL_DATA, 'images per GPU', 64, 'gab'),
     (SMALL_DATA, 'base batch size', 64, 'gab'),
@@ -447,13 +434,8 @@ SETTINGS = [
     (SMALL_DATA, 'mixed images', [], 'gab'),
     (SMALL_DATA, 'batch norm over all GPUs', False, 'gab'),
     *(
-        (
-            f'vars/rvt-tiny-{name}_1xb64_pacs',
-            'weights',
-            f'checkpoints/vars_rvt_tiny_{name.replace("-", "_")}.pth',
-            'vars',
-        )
-        for name in ('performer', 'vars-s', 'vars-d', 'vars-sd')
+        (f'vars/.*-{name.replace("_", "-")}_1xb64_', 'weights', f'checkpoints/vars_rvt_tiny_{name}.pth', 'vars')
+        for name in ('performer', 'vars_s', 'vars_d', 'vars_sd')
     ),
     (SMALL_DATA, 'drop path', 0.0, 'gab'),
     (r'transnext/(pvt-|transnext-tiny-without-position-bias_)', 'position bias', None, 'transnext'),

@@ -184,22 +184,22 @@ def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, objec
     if backbone.type == 'bioattn_mm.TransNeXt':
         biases = [module for module in model.backbone.modules() if isinstance(module, PositionBias)]
         modes = {bias.bias_mode for bias in biases if not isinstance(bias, NoPositionBias)}
-        measured['position bias'] = None  # of ablations without one, such as PVTv2
-    if backbone.type == 'bioattn_mm.TransNeXt' and modes:
-        (mode,) = modes
-        bias = model.backbone.stages[0].blocks[0].attn.position_bias
-        grid = bias.train_grid if mode == 'interpolate' else bias.pretrain_grid
-        size = 4 * grid[0]
-        assert grid == (size // 4, size // 4)
-        overrides = config.get('tta_overrides')
-        measured['position bias'] = (mode, size, *([overrides.model.backbone.bias_mode] if overrides else []))
+        measured['position bias'] = position_bias(config, model.backbone, *modes) if modes else None  # such as PVTv2
     if 'new_position_bias' in backbone:
         measured['position bias drawn anew'] = model.backbone.new_position_bias
     if backbone.type == 'bioattn_mm.VARS':
-        measured['steps'] = (
-            None if backbone.attention in ('softmax', 'performer', 'global_filter') else backbone.get('num_steps', 3)
-        )
+        without = backbone.attention in ('softmax', 'performer', 'global_filter')
+        measured['steps'] = None if without else backbone.get('num_steps', 3)
     return measured
+
+
+def position_bias(config: Config, backbone: torch.nn.Module, mode: str) -> tuple:
+    """Mode, training size, and the mode of multi-scale testing."""
+    bias = backbone.stages[0].blocks[0].attn.position_bias
+    grid = bias.train_grid if mode == 'interpolate' else bias.pretrain_grid
+    assert grid[0] == grid[1]
+    overrides = config.get('tta_overrides')
+    return (mode, 4 * grid[0], *([overrides.model.backbone.bias_mode] if overrides else []))
 
 
 def classifier(model: torch.nn.Module, config: Config) -> dict[str, object]:
@@ -210,25 +210,20 @@ def classifier(model: torch.nn.Module, config: Config) -> dict[str, object]:
     return {
         'mixed images': [(type(augment).__name__, augment.alpha) for augment in (mixing.augments if mixing else [])],
         'head': dict(classes=model.head.fc.out_features, label_smoothing=smoothing),
-        'averaged weights': averages[0] if averages else None,
+        'averaged weights': next(iter(averages), None),
     }
 
 
 def mask_rcnn(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
     """Of Mask R-CNN and of Cascade Mask R-CNN, whose stages have an overlap of positive regions and a loss weight."""
-    roi_head, training, rcnn, stages = model.roi_head, model.train_cfg.rcnn, model.test_cfg.rcnn, {}
-    heads = [roi_head.bbox_head, roi_head.mask_head]
-    if isinstance(roi_head.bbox_head, torch.nn.ModuleList):
-        heads = [*roi_head.bbox_head, *roi_head.mask_head]
+    training, rcnn = as_list(model.train_cfg.rcnn), model.test_cfg.rcnn
+    (classes,) = {part.num_classes for part in model.roi_head.modules() if hasattr(part, 'num_classes')}
+    ((regions, positive),) = {(stage.sampler.num, stage.sampler.pos_fraction) for stage in training}
+    head = dict(classes=classes, anchor_scales=anchors.scales, anchor_ratios=anchors.ratios)
+    head.update(regions=regions, positive=positive, proposals=model.train_cfg.rpn_proposal.max_per_img)
+    if len(training) > 1:
         overlaps = [stage.assigner.pos_iou_thr for stage in training]
-        stages = dict(stages=list(zip(overlaps, roi_head.stage_loss_weights, strict=True)))
-    (classes,) = {head.num_classes for head in heads}
-    sampler, *others = [stage.sampler for stage in as_list(training)]
-    assert all(other == sampler for other in others)
-    head = dict(classes=classes, anchor_scales=anchors.scales, anchor_ratios=anchors.ratios, **stages)
-    head.update(
-        regions=sampler.num, positive=sampler.pos_fraction, proposals=model.train_cfg.rpn_proposal.max_per_img
-    )
+        head['stages'] = list(zip(overlaps, model.roi_head.stage_loss_weights, strict=True))
     testing = dict(score=rcnn.score_thr, nms=rcnn.nms.iou_threshold, per_image=rcnn.max_per_img)
     testing.update(mask=rcnn.mask_thr_binary, proposals=model.test_cfg.rpn.max_per_img)
     return dict(head=head, testing=testing)

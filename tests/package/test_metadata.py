@@ -24,7 +24,7 @@ pytestmark = module_needs('tomllib')  # of Python 3.11
 from .project import PROJECT, PYPROJECT, ROOT, RUNTIME, pins  # noqa: E402
 
 # What requirements/*.txt install for the development of the package itself.
-DEVELOPMENT = ('peers.txt', 'build.txt', 'lint.txt', 'test.txt', 'wheel.txt', 'deploy-no-deps.txt')
+DEVELOPMENT = {'peers.txt', 'build.txt', 'lint.txt', 'test.txt', 'wheel.txt', 'deploy-no-deps.txt'}
 # Packages that are imported under another name.
 DISTRIBUTIONS = dict(cv2='opencv-python-headless', grpc='grpcio', mlflow='mlflow-skinny', PIL='pillow')
 DISTRIBUTIONS.update(faster_coco_eval='faster-coco-eval', imagecorruptions='imagecorruptions-imaug')
@@ -38,20 +38,17 @@ def extras() -> dict[str, list[Requirement]]:
     return {extra: [Requirement(line) for line in lines[extra]] for extra in lines if extra != 'all'}
 
 
-def test_requirements_pin_what_the_package_asks_for() -> None:
-    files = [path for path in (ROOT / 'requirements').glob('*.txt') if path.name not in DEVELOPMENT]
-    pinned = {canonicalize_name(pin.name): pin for path in files for pin in pins(path)}
-    test_pins = {canonicalize_name(pin.name): pin for pin in pins(ROOT / 'requirements' / 'test.txt')}
-    asked = {canonicalize_name(req.name): req for requirements in extras().values() for req in requirements}
-    assert set(pinned) - {'playwright'} <= set(asked), 'pinned, and no extra asks for it'
-    for name in asked:
-        pin = {**test_pins, **pinned}[name]
-        assert asked[name].specifier.contains(str(pin.specifier).removeprefix('==')), f'{asked[name]}, pinned {pin}'
-
-
-def test_every_package_is_pinned_once() -> None:
-    names = [canonicalize_name(pin.name) for path in (ROOT / 'requirements').glob('*.txt') for pin in pins(path)]
+def test_requirements_pin_what_the_package_asks_for_once() -> None:
+    files = {path.name: list(pins(path)) for path in (ROOT / 'requirements').glob('*.txt')}
+    names = [canonicalize_name(pin.name) for of_file in files.values() for pin in of_file]
     assert not {name for name in names if names.count(name) > 1}
+    asked = {canonicalize_name(req.name): req for requirements in extras().values() for req in requirements}
+    wanted = [*(files.keys() - DEVELOPMENT), 'test.txt']
+    pinned = {canonicalize_name(pin.name): pin for file in wanted for pin in files[file]}
+    of_tests = {canonicalize_name(pin.name) for pin in files['test.txt']} | {'playwright'}
+    assert pinned.keys() - of_tests <= asked.keys() <= pinned.keys()
+    for name, requirement in asked.items():
+        assert requirement.specifier.contains(str(pinned[name].specifier).removeprefix('==')), requirement
 
 
 def test_what_builds_the_package_is_pinned_and_documented() -> None:
