@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from mmengine.config import Config
 
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, num_parameters, random_image
@@ -49,11 +48,10 @@ def test_classifiers_of_a_folder(tmp_path: Path, tool: InProcess, run: Callable)
     models = run('model_stats', 'own').document['models']
     sizes = {model['model']: (model['height'], model['width']) for model in models}
     assert sizes == dict(aaaa=(256, 256), micro=(224, 224), small=(384, 384))
-    cells = [re.split(r' *[│┃] *', line)[1:-1] for line in printed.splitlines() if line.startswith('│')]
-    for model, row in zip(models, cells, strict=True):
+    for model in models:
         assert model['flops'] - model['backbone_flops'] == 32 * 1000  # the head
         assert model['parameters'] - model['backbone_parameters'] == 33 * 1000
-        assert (row[0], float(row[3])) == (model['model'], pytest.approx(model['parameters'] / 1e6, rel=1e-3))
+        assert re.search(f'{model["model"]} .* {model["parameters"] / 1e6:.3g}', printed)
 
 
 def test_size_of_a_classifier_that_is_not_square() -> None:
