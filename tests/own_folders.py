@@ -6,11 +6,13 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 from pycocotools import mask as coco_mask
 
 from bioattn_mm.data.formats.coco import CocoFile, mask_of, read_coco_file
 from bioattn_mm.data.formats.folders import OwnData
+from bioattn_mm.training.config.pipelines import find_datasets
 
 CLASSES = ('bolt', 'nut', 'washer')
 # What is drawn of each class: R, G, B and the number of corners.
@@ -91,60 +93,59 @@ def write_mask_folder(folder: Path, seeds: range) -> Path:
     return folder
 
 
-def yolo_labels(seed: int) -> str:
-    """The label file of an image in YOLO's format, with polygons."""
-    image, objects = draw(seed)
-    sides = image.shape[1::-1]
-    return ''.join(
-        f'{label} {" ".join(f"{value:.9g}" for value in (points / sides).ravel())}\n' for label, points in objects
-    )
-
-
 def write_yolo_folder(folder: Path, **splits: range) -> Path:
-    """A folder with `data.yaml`, `images/SPLIT` and `labels/SPLIT`; images without objects have no labels."""
+    """A folder with `data.yaml`, `images/SPLIT` and `labels/SPLIT`, of polygons."""
     for split, seeds in splits.items():
-        write_images(folder / f'images/{split}', seeds)
         (folder / f'labels/{split}').mkdir(parents=True)
-        for seed in seeds:
-            (folder / f'labels/{split}/part_{seed:03d}.txt').write_text(yolo_labels(seed))
+        for seed, name in zip(seeds, write_images(folder / f'images/{split}', seeds)):
+            image, objects = draw(seed)
+            shares = [(label, (points / image.shape[1::-1]).ravel()) for label, points in objects]
+            lines = [f'{label} {" ".join(f"{share:.9g}" for share in each)}\n' for label, each in shares]
+            (folder / f'labels/{split}/{Path(name).stem}.txt').write_text(''.join(lines))
     lines = [f'{split}: images/{split}' for split in splits] + [f'names: [{", ".join(CLASSES)}]']
     (folder / 'data.yaml').write_text('\n'.join(lines) + '\n')
     return folder
 
 
-def voc_xml(seed: int) -> str:
-    """The XML file of an image in Pascal VOC's format: each object from its second line on."""
-    image, objects = draw(seed)
-    lines = ['<annotation>', f'<size><width>{image.shape[1]}</width><height>{image.shape[0]}</height></size>']
-    for label, points in objects:
-        (left, top), (right, bottom) = points.min(0) + 1, points.max(0)  # VOC counts from 1
-        lines += [
-            f'<object><name>{CLASSES[label]}</name><difficult>0</difficult><bndbox>',
-            f'<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>',
-            '</bndbox></object>',
-        ]
-    return '\n'.join([*lines, '</annotation>', ''])
-
-
 def write_voc_folder(folder: Path, **splits: range) -> Path:
-    """A folder with `JPEGImages`, `Annotations`, `ImageSets/Main` and label maps of objects and classes."""
-    folders = 'Annotations ImageSets/Main ImageSets/Segmentation SegmentationObject SegmentationClass'
-    for name in folders.split():
+    """A folder with `JPEGImages`, `Annotations`, `ImageSets/Main` and label maps of objects and classes.
+
+    An XML file has a line for the object, and one for its box.
+    """
+    for name in 'Annotations ImageSets/Main ImageSets/Segmentation SegmentationObject SegmentationClass'.split():
         (folder / name).mkdir(parents=True)
     for split, seeds in splits.items():
         names = [Path(name).stem for name in write_images(folder / 'JPEGImages', seeds)]
         for kind in ('Main', 'Segmentation'):
             (folder / f'ImageSets/{kind}/{split}.txt').write_text('\n'.join(names) + '\n')
         for seed, name in zip(seeds, names):
-            (folder / f'Annotations/{name}.xml').write_text(voc_xml(seed))
             image, objects = draw(seed)
-            numbers, classes = np.zeros((2, *image.shape[:2]), np.uint8)
+            height, width = image.shape[:2]
+            numbers, classes = np.zeros((2, height, width), np.uint8)
+            lines = ['<annotation>', f'<size><width>{width}</width><height>{height}</height></size>']
             for number, (label, points) in enumerate(objects, 1):
                 cv2.fillPoly(numbers, [points], number)
                 cv2.fillPoly(classes, [points], label + 1)
+                corners = zip(('xmin', 'ymin', 'xmax', 'ymax'), (*(points.min(0) + 1), *points.max(0)))  # from 1 on
+                lines += [
+                    f'<object><name>{CLASSES[label]}</name><difficult>0</difficult><bndbox>',
+                    ''.join(f'<{corner}>{value}</{corner}>' for corner, value in corners) + '</bndbox></object>',
+                ]
+            (folder / f'Annotations/{name}.xml').write_text('\n'.join([*lines, '</annotation>', '']))
             for kind, values in (('Object', numbers), ('Class', classes)):
                 Image.fromarray(values).save(folder / f'Segmentation{kind}/{name}.png')
     return folder
+
+
+def images_of(dataset: dict) -> list[Path]:
+    """The files that a dataset of mmdet or mmseg would load, all of which must exist."""
+    assert [*find_datasets(dataset)] == [dataset]  # where a training looks for the folders of its data
+    init_default_scope('mmdet' if dataset['type'] == 'CocoDataset' else 'mmseg')
+    dataset = dict(dataset, pipeline=[], metainfo=dict(classes=CLASSES, palette=[(0, 0, i) for i in range(3)]))
+    built = DATASETS.build(dataset)
+    paths = [Path(built.get_data_info(i)['img_path']) for i in range(len(built))]
+    assert all(path.is_file() for path in paths)
+    return paths
 
 
 def contents(own: OwnData) -> dict[str, CocoFile]:
@@ -178,13 +179,7 @@ def corners(document: dict) -> None:
 
 
 def convert_images(folder: Path, write: Callable[[Path, np.ndarray], None], suffix: str = '.npy') -> Path:
-    """Write the images of a folder of `write_coco_folder` or `write_mask_folder` anew.
-
-    Args:
-        folder: The folder.
-        write: Writes a file of an image, uint8 (H, W, 3) in RGB.
-        suffix: Of the files.
-    """
+    """Write the images of a folder, uint8 (H, W, 3) in RGB, anew into files with a suffix."""
     for path in sorted((folder / 'images').iterdir()):
         image = np.asarray(Image.open(path))
         path.unlink()

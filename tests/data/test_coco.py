@@ -3,81 +3,101 @@
 import contextlib
 import io
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from mmdet.datasets import CocoDataset
+from mmdet.datasets import CocoDataset, CocoPanopticDataset
+from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from bioattn_mm.data.mini.coco import CATEGORY_IDS, polygons
+from bioattn_mm.data.checks import BadDataError
+from bioattn_mm.data.mini.coco import CATEGORY_IDS, PANOPTIC_CATEGORIES, polygons
 from bioattn_mm.data.mini.objects import KINDS
 
-from .conftest import NUM_TRAIN, NUM_VAL
+from .conftest import NUM_TRAIN, NUM_VAL, detection_dataset
 
 DRAWN = {kind.coco for kind in KINDS.values() if kind.coco}
+PANOPTIC = 'annotations/panoptic_train2017'
 
 
-@pytest.fixture(params=[('train', NUM_TRAIN), ('val', NUM_VAL)], ids=['train', 'val'])
-def split(request):
-    return request.param
-
-
-def test_category_names_and_ids():
+def test_category_names_and_ids() -> None:
     ids = list(CATEGORY_IDS.values())
     assert tuple(CATEGORY_IDS) == CocoDataset.METAINFO['classes']
     assert ids == sorted(ids)
     assert set(range(1, 91)) - set(ids) == {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+    names, things = (CocoPanopticDataset.METAINFO[key] for key in ('classes', 'thing_classes'))
+    assert tuple(category['name'] for category in PANOPTIC_CATEGORIES) == names
+    assert all(category['isthing'] == (category['name'] in things) for category in PANOPTIC_CATEGORIES)
+    assert (PANOPTIC_CATEGORIES[80]['id'], PANOPTIC_CATEGORIES[-1]['id']) == (92, 200)
+    assert sum(category['id'] for category in PANOPTIC_CATEGORIES) == 11963
 
 
-def test_annotations_agree_with_their_segmentations(mini, split):
+@pytest.mark.parametrize(('split', 'number'), [('train', NUM_TRAIN), ('val', NUM_VAL)])
+def test_annotations_agree_with_their_segmentations(mini: dict[str, Path], split: str, number: int) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
-        coco = COCO(mini['coco'] / 'annotations' / f'instances_{split[0]}2017.json')
-    assert len(coco.imgs) == split[1] and len(coco.cats) == 80 and coco.anns
+        coco = COCO(mini['coco'] / f'annotations/instances_{split}2017.json')
+    assert len(coco.imgs) == number and len(coco.cats) == 80 and coco.anns
+    assert set(coco.dataset) == {'info', 'licenses', 'images', 'annotations', 'categories'}
     for annotation in coco.anns.values():
-        image = coco.imgs[annotation['image_id']]
+        size = [coco.imgs[annotation['image_id']][side] for side in ('height', 'width')]
         mask = coco.annToMask(annotation)
-        assert mask.shape == (image['height'], image['width'])
-        assert mask.sum() == annotation['area'] > 0
+        assert list(mask.shape) == size and mask.sum() == annotation['area'] > 0
         rows, columns = np.nonzero(mask)
-        assert annotation['bbox'] == [
-            columns.min(),
-            rows.min(),
-            columns.max() - columns.min() + 1,
-            rows.max() - rows.min() + 1,
-        ]
+        sides = np.ptp(columns) + 1, np.ptp(rows) + 1
+        assert annotation['bbox'] == [columns.min(), rows.min(), *sides]
         if annotation['iscrowd']:
-            assert annotation['segmentation']['size'] == [image['height'], image['width']]
+            assert annotation['segmentation']['size'] == size
         else:
             assert all(len(outline) >= 6 for outline in annotation['segmentation'])
+    assert split == 'val' or any(annotation['iscrowd'] for annotation in coco.anns.values())
 
-
-def test_crowds_occur(mini):
-    annotations = json.loads((mini['coco'] / 'annotations' / 'instances_train2017.json').read_text())
-    assert any(annotation['iscrowd'] for annotation in annotations['annotations'])
-    assert set(annotations) == {'info', 'licenses', 'images', 'annotations', 'categories'}
-
-
-def test_loads_through_mmdet(mini, split):
-    dataset = CocoDataset(
-        data_root=str(mini['coco']),
-        ann_file=f'annotations/instances_{split[0]}2017.json',
-        data_prefix={'img': f'{split[0]}2017/'},
-        pipeline=[
-            {'type': 'LoadImageFromFile'},
-            {'type': 'mmdet.LoadAnnotations', 'with_bbox': True, 'with_mask': True},
-        ],
-    )
-    assert len(dataset) == split[1]
-    classes = dataset.metainfo['classes']
-    names = {classes[label] for sample in dataset for label in sample['gt_bboxes_labels']}
+    dataset = detection_dataset(CocoDataset, mini['coco'], f'annotations/instances_{split}2017', f'{split}2017')
+    assert len(dataset) == number
+    names = {dataset.metainfo['classes'][label] for sample in dataset for label in sample['gt_bboxes_labels']}
     assert len(names) >= 3 and names <= DRAWN
-    for sample in dataset:
-        height, width = sample['img'].shape[:2]
-        assert (sample['gt_masks'].height, sample['gt_masks'].width) == (height, width)
+    assert all(sample['gt_masks'].masks.shape[1:] == sample['img'].shape[:2] for sample in dataset)
 
 
-def test_polygons_follow_the_mask():
+def test_things_are_the_instances_and_stuff_is_around_them(mini: dict[str, Path]) -> None:
+    coco = detection_dataset(CocoPanopticDataset, mini['coco'], PANOPTIC, 'train2017')
+    instances = json.loads((mini['coco'] / 'annotations/instances_train2017.json').read_text())['annotations']
+    assert len(coco) == NUM_TRAIN
+    stuff = set()
+    for sample in coco:
+        own = [each for each in instances if each['image_id'] == sample['img_id'] and not each['iscrowd']]
+        assert len(sample['gt_masks']) == len(sample['gt_bboxes_labels']) >= len(own)
+        # Outlines are not exactly the pixels.
+        areas = sample['gt_masks'].masks.sum(), sum(each['area'] for each in own)
+        assert areas[0] == pytest.approx(areas[1], rel=0.15)
+        for mask, label in zip(sample['gt_masks'].masks, sample['gt_bboxes_labels']):
+            assert (sample['gt_seg_map'][mask > 0] == label).all()
+        labels = np.unique(sample['gt_seg_map'])
+        stuff |= {coco.metainfo['classes'][label] for label in labels if 80 <= label < 133}
+        assert (sample['gt_seg_map'] < 133).mean() > 0.9
+    assert {'sky-other-merged', 'grass-merged', 'tree-merged', 'house'} <= stuff
+    document = json.loads((mini['coco'] / f'{PANOPTIC}.json').read_text())
+    assert any(each['iscrowd'] for entry in document['annotations'] for each in entry['segments_info'])
+    assert set(document) == {'info', 'licenses', 'images', 'annotations', 'categories'}
+
+
+def test_a_bad_panoptic_map_is_named(mini: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(mini['coco'], tmp_path / 'coco')
+    maps = [tmp_path / f'coco/{PANOPTIC}/00000000000{number}.png' for number in range(1, 5)]
+    dataset = detection_dataset(CocoPanopticDataset, tmp_path / 'coco', PANOPTIC, 'train2017')
+    maps[0].unlink()
+    maps[1].write_bytes(b'no image')
+    Image.new('RGB', (7, 5)).save(maps[2])
+    Image.new('RGB', Image.open(maps[3]).size).save(maps[3])
+    reasons = ('not found', 'cannot use the', r'it is of shape \(5, 7\)', 'it has no pixel of the segment')
+    for index, reason in enumerate(reasons):
+        with pytest.raises(BadDataError, match=f'00000{index + 1}.png.*{reason}|{reason}.*00000{index + 1}.png'):
+            dataset[index]
+
+
+def test_polygons_follow_the_mask() -> None:
     y, x = np.mgrid[:90, :120]
     blob = (((x - 60) / 40) ** 2 + ((y - 40) / 25) ** 2 < 1) & ~((x > 55) & (x < 62))
     at_the_edge = (np.abs(x - 5) < 9) & (np.abs(y - 80) < 12)

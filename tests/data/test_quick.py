@@ -22,7 +22,7 @@ from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.mini import make_mini
 from bioattn_mm.training.config.pipelines import find_datasets
 
-from .samples import assert_same_annotations
+from .conftest import assert_same_annotations
 
 CONFIGS = 'mask_rcnn_micro_coco dino_4scale_micro_coco upernet_micro_ade20k mask2former_micro_ade20k'.split()
 CONFIGS += 'mask2former_micro_coco mask2former_micro_coco_panoptic mask2former_tiny_ade20k_instance'.split()

@@ -5,16 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from mmengine.dataset import (
-    BaseDataset,
-    ClassBalancedDataset,
-    DefaultSampler,
-    InfiniteSampler,
-    RepeatDataset,
-    pseudo_collate,
-)
+from mmengine.dataset import BaseDataset, ClassBalancedDataset, DefaultSampler, InfiniteSampler, RepeatDataset
+from mmengine.dataset import pseudo_collate as collate
 from mmpretrain.datasets import RepeatAugSampler
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, RandomSampler
 
 from bioattn_mm.data.samplers import SeededInfiniteSampler, SeedSample, seed_everything, seed_samples
 
@@ -39,7 +33,7 @@ def dataset() -> Numbers:
 def batches(sampler: InfiniteSampler | DefaultSampler, num_workers: int, count: int) -> list[dict]:
     # From another state each time, as that of a worker or of a run that was resumed.
     seed_everything(np.random.SeedSequence().generate_state(1)[0])
-    loader = DataLoader(sampler.dataset, 2, sampler=sampler, num_workers=num_workers, collate_fn=pseudo_collate)
+    loader = DataLoader(sampler.dataset, 2, sampler=sampler, num_workers=num_workers, collate_fn=collate)
     assert seed_samples(loader) == []
     return [batch for _, batch in zip(range(count), loader)]
 
@@ -119,17 +113,15 @@ class EverySecond(InfiniteSampler):
     """A sampler of a user's."""
 
 
-@pytest.mark.parametrize('sampler', [EverySecond, RandomSampler])
-def test_names_a_sampler_that_cannot_be_seeded(sampler: type[Sampler]) -> None:
-    data = dataset()
-    (reason,) = seed_samples(DataLoader(data, sampler=sampler(data)))
-    assert reason.startswith(
-        f'samples of {sampler.__name__} (seeded: InfiniteSampler, DefaultSampler, RepeatAugSampler)'
-    )
+UNSEEDED = 'samples of {} (seeded: InfiniteSampler, DefaultSampler, RepeatAugSampler)'
 
 
-def test_names_a_dataset_that_drops_the_seeds() -> None:
-    data = RepeatDataset(dataset(), times=2)
-    assert seed_samples(DataLoader(data, sampler=DefaultSampler(data))) == [
-        'samples of RepeatDataset (it does not hand the seeds on to a pipeline)'
-    ]
+def test_what_cannot_be_seeded_is_named() -> None:
+    data, repeated = dataset(), RepeatDataset(dataset(), times=2)
+    for sampler, expected in (
+        (EverySecond(data), UNSEEDED.format('EverySecond')),
+        (RandomSampler(data), UNSEEDED.format('RandomSampler')),
+        (DefaultSampler(repeated), 'samples of RepeatDataset (it does not hand the seeds on to a pipeline)'),
+    ):
+        (reason,) = seed_samples(DataLoader(getattr(sampler, 'dataset', data), sampler=sampler))
+        assert reason.startswith(expected)

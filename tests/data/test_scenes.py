@@ -5,18 +5,7 @@ import pytest
 
 from bioattn_mm.data.mini import scenes
 from bioattn_mm.data.mini.objects import KINDS
-from bioattn_mm.data.mini.scenes import (
-    SURFACES,
-    Scene,
-    developed,
-    draw_background,
-    draw_object,
-    draw_scene,
-    draw_single,
-    noise,
-    overlap,
-    propose,
-)
+from bioattn_mm.data.mini.scenes import SURFACES
 
 WEIGHTS = dict.fromkeys(KINDS, 1)
 
@@ -53,13 +42,13 @@ def looks(scene, mask):
 
 
 def empty_scene(light_side=1):
-    return Scene('pasture', 300, 400, horizon=100, haze=np.ones(3, np.float32), light_side=light_side)
+    return scenes.Scene('pasture', 300, 400, horizon=100, haze=np.ones(3, np.float32), light_side=light_side)
 
 
 def test_sizes_and_masks():
     seen = set()
     for seed in range(12):
-        scene = draw_scene(np.random.default_rng(seed), WEIGHTS)
+        scene = scenes.draw_scene(np.random.default_rng(seed), WEIGHTS)
         height, width = scene.surface.shape
         assert scene.image.shape == (height, width, 3) and scene.image.dtype == np.uint8
         assert scene.image.std() > 10
@@ -71,18 +60,14 @@ def test_sizes_and_masks():
     assert seen == set(SURFACES)
 
 
-def test_kinds_of_weight_zero_do_not_occur():
-    weights = {kind: float(kind in ('beach ball', 'kite')) for kind in KINDS}
-    for seed in range(6):
-        scene = draw_scene(np.random.default_rng(seed), weights)
-        singles = {instance.kind for instance in scene.instances if not instance.crowd}
-        assert singles <= {'beach ball', 'kite'}
-
-
-def test_crowds(monkeypatch):
+def test_kinds_and_crowds(monkeypatch):
+    """Singles are of kinds whose weight is above zero, and crowds of those that gather."""
     monkeypatch.setattr(scenes, 'CROWD_CHANCE', 1.0)
-    drawn = [draw_scene(np.random.default_rng(seed), WEIGHTS) for seed in range(12)]
-    crowds = [instance for scene in drawn for instance in scene.instances if instance.crowd]
+    weights = {kind: float(kind in ('beach ball', 'kite')) for kind in KINDS}
+    drawn = [scenes.draw_scene(np.random.default_rng(seed), weights) for seed in range(12)]
+    instances = [instance for scene in drawn for instance in scene.instances]
+    assert {instance.kind for instance in instances if not instance.crowd} == {'beach ball', 'kite'}
+    crowds = [instance for instance in instances if instance.crowd]
     assert len(crowds) > 6
     assert all(KINDS[crowd.kind].crowds for crowd in crowds)
 
@@ -90,7 +75,7 @@ def test_crowds(monkeypatch):
 def test_objects_in_front_hide_those_behind():
     scene = empty_scene()
     for x in (200, 220):
-        draw_object(scene, np.random.default_rng(0), 'football', x, 200, 60)
+        scenes.draw_object(scene, np.random.default_rng(0), 'football', x, 200, 60)
     behind, front = [instance.mask for instance in scene.instances]
     assert front.sum() > 1.3 * behind.sum()
     assert not (behind & front).any()
@@ -115,15 +100,15 @@ def test_a_polygon_covers_its_pixels_and_is_lit_from_one_side(light_side):
 
 def test_overlap_of_boxes():
     large, small = np.array([[0, 0], [10, 10]]), np.array([[8, 8], [12, 12]])
-    assert overlap(large, small) == overlap(small, large) == 4 / 16
-    assert overlap(large, small + 20) == 0
+    assert scenes.overlap(large, small) == scenes.overlap(small, large) == 4 / 16
+    assert scenes.overlap(large, small + 20) == 0
 
 
 def test_noise_has_mean_zero_and_unit_range():
-    values = noise(np.random.default_rng(0), 200, 180, 40, 36)
+    values = scenes.noise(np.random.default_rng(0), 200, 180, 40, 36)
     assert values.dtype == np.float32 and values.shape == (200, 180)
     assert abs(values.mean()) < 0.1 and 0.2 < values.std() < 0.7
-    values = noise(FixedChance(0.5), 64, 64, 4, 4)
+    values = scenes.noise(FixedChance(0.5), 64, 64, 4, 4)
     np.testing.assert_allclose(values, values.T, atol=1e-5)  # rows and columns alike
 
 
@@ -152,7 +137,7 @@ KIND_LOOKS = {
 @pytest.mark.parametrize('kind', KINDS)
 def test_every_kind_is_drawn_as_ever(kind):
     scene = empty_scene()
-    draw_object(scene, FixedChance(0.3), kind, 200, 200, 150)
+    scenes.draw_object(scene, FixedChance(0.3), kind, 200, 200, 150)
     scene.image *= 255
     assert looks(scene, scene.instances[0].mask) == pytest.approx(KIND_LOOKS[kind], rel=0.01)
 
@@ -180,14 +165,14 @@ SURFACE_LOOKS = {
 
 @pytest.mark.parametrize(('name', 'share', 'surface'), SURFACE_LOOKS)
 def test_every_scene_is_drawn_as_ever(name, share, surface):
-    scene, light = draw_background(FixedChance(share), [name])
-    developed(scene, FixedChance(share), light)
+    scene, light = scenes.draw_background(FixedChance(share), [name])
+    scenes.developed(scene, FixedChance(share), light)
     found = looks(scene, scene.surface == SURFACES.index(surface))
     assert found == pytest.approx(SURFACE_LOOKS[name, share, surface], rel=0.01)
 
 
 def test_a_single_object_fills_much_of_its_image():
-    scene = draw_single(FixedChance(0.8), 'flag')
+    scene = scenes.draw_single(FixedChance(0.8), 'flag')
     assert looks(scene, scene.instances[0].mask) == pytest.approx((6726, 185.9, 76.1, 162.5, 153.9, 133.2), rel=0.01)
 
 
@@ -201,4 +186,4 @@ def test_a_single_object_fills_much_of_its_image():
     ],
 )
 def test_near_objects_are_large(kind, share, place):
-    assert propose(empty_scene(), FixedChance(share), kind) == pytest.approx(place, rel=0.01)
+    assert scenes.propose(empty_scene(), FixedChance(share), kind) == pytest.approx(place, rel=0.01)

@@ -7,8 +7,10 @@ import pytest
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
+from bioattn_mm.data.checks import Problem
 from bioattn_mm.data.formats.arguments import DataArguments
 from bioattn_mm.data.formats.class_folders import read_class_folders
+from bioattn_mm.data.formats.folders import OwnData
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.samples import set_fraction
@@ -23,45 +25,54 @@ def write_classes(folder: Path, *classes: str, number: int = 20) -> Path:
     """Write images of one colour into folders of classes, some of them a folder deeper."""
     for name in classes:
         for index in range(number):
-            path = folder / name / ('deeper' if index % 5 == 0 else '') / f'{index} ä.png'
+            path = folder / name / ('deeper' if index % 5 == 4 else '') / f'{index} ä.png'
             path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new('RGB', (40, 36), COLOURS[name]).save(path)
+            Image.new('RGB', (40, 36), COLOURS.get(name)).save(path)
     return folder
 
 
-def samples(folder: Path, split: str, **arguments: str) -> list[tuple[str, int]]:
+def read(folder: Path, **arguments: object) -> OwnData:
+    return read_class_folders(DataArguments(str(folder), **arguments))
+
+
+def samples(folder: Path, split: str) -> list[tuple[str, int]]:
     """Images and labels of a split as mmpretrain loads them."""
-    config = load_config(CONFIG, data=DataArguments(str(folder), **arguments))
+    config = load_config(CONFIG, data=DataArguments(str(folder)))
     init_default_scope('mmpretrain')
     dataset = DATASETS.build(dict(config[f'{split}_dataloader'].dataset, pipeline=[]))
     assert dataset.metainfo['classes'] == tuple(COLOURS)
-    return [(dataset[index]['img_path'], dataset[index]['gt_label']) for index in range(len(dataset))]
+    return [(sample['img_path'], sample['gt_label']) for sample in dataset]
 
 
 def test_folders_of_splits(tmp_path: Path) -> None:
     """Labels are those of the training classes, also where a split has not all of them."""
-    write_classes(tmp_path / 'train', *COLOURS)
+    write_classes(tmp_path / 'Training', *COLOURS)
     write_classes(tmp_path / 'valid', *COLOURS, number=3)
     write_classes(tmp_path / 'test', 'blue jay', 'wren', number=2)
-    for split, folder, number in (('train', 'train', 60), ('val', 'valid', 9), ('test', 'test', 4)):
+    for split, folder, number in (('train', 'Training', 60), ('val', 'valid', 9), ('test', 'test', 4)):
         found = samples(tmp_path, split)
-        expected = {
-            (str(path), label)
-            for label, name in enumerate(COLOURS)
-            for path in (tmp_path / folder / name).rglob('*.png')
-        }  # fmt: skip
+        labels = {name: label for label, name in enumerate(COLOURS)}
+        paths = (tmp_path / folder).rglob('*.png')
+        expected = {(str(path), labels[path.relative_to(tmp_path / folder).parts[0]]) for path in paths}
         assert set(found) == expected and len(found) == number
-    notes = read_class_folders(DataArguments(str(tmp_path))).notes
-    assert f'test: 4 images of {tmp_path / "test"}, none of robin' in notes
+    assert f'test: 4 images of {tmp_path / "test"}, none of robin' in read(tmp_path).notes
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    assert read(write_classes(tmp_path, 'bus', 'car', 'train', number=3)).classes == ('bus', 'car', 'train')
 
 
 def test_hidden_files_and_folders_are_not_read(tmp_path: Path) -> None:
-    """Such as the trash of a photo manager, and the checkpoints of Jupyter."""
+    """Such as the trash of a photo manager, the checkpoints of Jupyter, and what macOS adds."""
     write_classes(tmp_path, *COLOURS, number=4)
-    for name in ('._1 ä.png', '.dtrash/x.png', 'deeper/.ipynb_checkpoints/x.png'):
-        path = tmp_path / 'wren' / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    for name in (
+        'wren/._1 ä.png',
+        'wren/.dtrash/x.png',
+        'wren/deeper/.ipynb_checkpoints/x.png',
+        '__MACOSX/wren/x.png',
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     found = [path for split in ('train', 'val') for path, _ in samples(tmp_path, split)]
     assert len(found) == 12 and not any('/.' in path.removeprefix(str(tmp_path)) for path in found)
 
@@ -88,7 +99,7 @@ def test_model_and_fraction(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     def reason(**arguments: object) -> str:
         with pytest.raises(InputError) as error:
-            read_class_folders(DataArguments(str(tmp_path), **arguments))
+            read(tmp_path, **arguments)
         return str(error.value)
 
     assert 'has no folders of classes' in reason()
@@ -96,5 +107,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert '--reduce-zero-label is for label maps' in reason(reduce_zero_label=True)
     write_classes(tmp_path / 'val', 'blue jay')
     assert f'{tmp_path / "val" / "blue jay"} is of no class' in reason()
-    (tmp_path / 'train' / 'blue jay').mkdir()
-    assert f'{tmp_path / "train" / "blue jay"} has no images' in reason()
+    empty = tmp_path / 'train' / 'blue jay'
+    empty.mkdir()
+    assert f'{empty} has no images' in reason()
+    problems: list[Problem] = []
+    assert read(tmp_path, problems=problems).classes == tuple(COLOURS)
+    assert problems == [Problem('class without images', str(empty))]

@@ -1,0 +1,336 @@
+"""Own data in COCO's format: its layouts, what is refused, and what is said of wrong habits of exporters."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
+
+from bioattn_mm.data.checks import Problem
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.data.formats.coco import likeness, read_coco_file
+from bioattn_mm.data.formats.detectors import read_objects
+from bioattn_mm.data.formats.folders import OwnData
+from bioattn_mm.data.image_files import spread
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.data_check import check_annotations
+from bioattn_mm.training.config.loading import load_config
+
+from ...own_folders import CLASSES, coco, corners, images_of, write_coco_folder, write_images
+from .conftest import SEEDS, VAL_SEEDS
+
+DETECTOR = str(Path(__file__).parents[2] / 'tools/mask_rcnn_small.py')
+
+
+def read(data: Path | None = None, with_mask: bool = True, **arguments: object) -> OwnData:
+    places = {name: str(path) if isinstance(path, Path) else path for name, path in arguments.items()}
+    return read_objects(DataArguments(data and str(data), **places), with_mask)
+
+
+def write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def change(folder: Path, name: str = 'annotations.json', **keys: object) -> None:
+    write_json(folder / name, {**json.loads((folder / name).read_text()), **keys})
+
+
+def write_splits(folder: Path, images: str, annotations: str, before: str = '', **splits: range) -> None:
+    """A folder of images and a file of annotations for each split, with its name for `{}`."""
+    for split, seeds in (splits or dict(train=SEEDS, val=VAL_SEEDS)).items():
+        names = [before.format(split) + name for name in write_images(folder / images.format(split), seeds)]
+        write_json(folder / annotations.format(split), coco(seeds, names))
+
+
+def coco_2017(folder: Path) -> None:
+    """As the real COCO, with the other files that it has."""
+    for kind in ('captions', 'instances', 'person_keypoints'):
+        write_splits(folder, '{}2017', f'annotations/{kind}_{{}}2017.json')
+    write_json(folder / 'annotations/image_info_test2017.json', dict(images=[]))
+
+
+def images_by_split(folder: Path) -> None:
+    """Images of the same names in both splits."""
+    write_splits(folder, 'images/{}', 'annotations/{}.json', train=SEEDS, val=SEEDS[:4])
+
+
+def roboflow(folder: Path) -> None:
+    """As Roboflow exports: the annotations beside the images, a category for all others, a test split."""
+    write_splits(folder, '{}', '{}/_annotations.coco.json', train=SEEDS, valid=VAL_SEEDS, test=range(60, 62))
+    for path in folder.glob('*/*.json'):
+        parts = [dict(each, supercategory='parts') for each in json.loads(path.read_text())['categories']]
+        change(path.parent, path.name, categories=[dict(id=0, name='parts', supercategory='none'), *parts])
+
+
+def captions_beside(folder: Path) -> None:
+    write_splits(folder, 'images', 'stuffed_toys_{}.json')
+    write_json(folder / 'captions_train.json', dict(images=[], annotations=[dict(caption='a')], categories=[]))
+
+
+def floats_and_background(folder: Path) -> None:
+    """Whole numbers as floats, and the background of labelme with an object."""
+    write_splits(folder, '{}', '{}.json')
+    for path in folder.glob('*.json'):
+        document = json.loads(path.read_text())
+        document['categories'].insert(0, dict(id=0, name='_background_'))
+        document['annotations'].append(dict(document['annotations'][0], id=999, category_id=0))
+        for key, names in dict(images=('id', 'width'), annotations=('image_id', 'category_id')).items():
+            for each in document[key]:
+                each.update({name: float(each[name]) for name in names})
+        write_json(path, document)
+
+
+def in_folders(images: str, before: str) -> Callable:
+    """File names that begin with folders, of this machine or of another one; Label Studio has written most."""
+    return lambda folder: write_splits(folder, images, '{}.json', before)
+
+
+LAYOUTS = dict(
+    coco_2017=coco_2017, images_by_split=images_by_split, roboflow=roboflow, captions_beside=captions_beside,
+    images_together=lambda folder: write_splits(
+        folder, 'images', 'annotations/instances_{}.json', train=SEEDS, validation=VAL_SEEDS
+    ),
+    floats_and_background=floats_and_background,
+    folders=in_folders('{}', '{}/'), backslashes=in_folders('JPEGImages', 'JPEGImages\\'),
+    machine=in_folders('images', '..\\..\\media\\upload\\4\\'), windows=in_folders('images', 'images\\1/'),
+    query=in_folders('images', 'data/local-files/?d=set/'),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('name', LAYOUTS)
+def test_layouts(name: str, tmp_path: Path) -> None:
+    LAYOUTS[name](tmp_path)
+    own = read(tmp_path)
+    assert own.classes == CLASSES
+    train, val = (images_of(own.datasets[split]) for split in ('train', 'val'))
+    assert len(train) == len(SEEDS) and len(val) == 4 and not set(train) & set(val)
+    assert ('test' in own.datasets) == (name == 'roboflow')
+    notes = ' '.join(own.notes)
+    assert 'numbered' not in notes and ('folders in file names' in notes) == (name in ('machine', 'windows', 'query'))
+    objects = coco(SEEDS, [''] * len(SEEDS))['annotations']
+    found = read_coco_file(own.datasets['train']['ann_file']).annotations
+    assert [list(each.bbox) for each in found] == [each['bbox'] for each in objects]
+
+
+def test_a_single_file_is_split_at_random_and_always_the_same(tmp_path: Path) -> None:
+    folder = write_coco_folder(tmp_path / 'parts', range(30))
+    before = sorted(folder.rglob('*'))
+    splits = []
+    for path in (folder, folder / 'annotations.json'):
+        own = read(path)
+        splits.append([images_of(own.datasets[split]) for split in ('train', 'val')])
+    assert splits[0] == splits[1]
+    train, val = splits[0]
+    assert len(val) == 3 and len(train) == 27 and not set(train) & set(val)
+    # Not the first ones or the last ones.
+    assert val not in (sorted(train + val)[:3], sorted(train + val)[-3:])
+    assert any('3 images drawn for validation' in note for note in own.notes)
+    assert sorted(folder.rglob('*')) == before
+
+
+def test_what_mmdet_needs_is_made_up_for(tmp_path: Path) -> None:
+    """Area, iscrowd and ids of annotations, and categories in one order."""
+    images_by_split(tmp_path)
+    content = json.loads((tmp_path / 'annotations/val.json').read_text())
+    annotations = [{key: value for key, value in each.items() if key != 'id'} for each in content['annotations']]
+    change(tmp_path / 'annotations', 'val.json', categories=content['categories'][::-1], annotations=annotations)
+    own = read(tmp_path)
+    init_default_scope('mmdet')
+    objects = []
+    for split in ('train', 'val'):
+        dataset = DATASETS.build(dict(own.datasets[split], pipeline=[], metainfo=dict(classes=own.classes)))
+        instances = dataset.get_data_info(0)['instances']
+        objects.append([(instance['bbox_label'], instance['bbox']) for instance in instances])
+    # The same image is the first of both.
+    assert objects[0] == objects[1] and len({label for label, _ in objects[0]}) > 1
+    assert sum('categories were brought into the order' in note for note in own.notes) == 1
+    written = json.loads(Path(own.datasets['val']['ann_file']).read_text())['annotations']
+    assert all(each['area'] > 0 and each['iscrowd'] == 0 for each in written)
+    assert len({each['id'] for each in written}) == len(written)
+
+
+def test_a_box_without_area_is_as_large_as_a_box_can_be(parts: Path) -> None:
+    """The copy with its area is read, too: the entry of which something is said is one of the file."""
+    content = json.loads((parts / 'annotations.json').read_text())
+    first, *others = content['annotations']
+    itself = dict(id=99, name='screw', supercategory='screw')  # a class without objects
+    boxes = [dict(first, bbox=[0, 0, 1e12, 1e12]), *others]
+    change(parts, annotations=boxes, categories=[*content['categories'], itself])
+    own = read(parts)
+    assert own.classes == (*CLASSES, 'screw')
+    assert not any(read_coco_file(dataset['ann_file']).faults for dataset in own.datasets.values())
+
+
+def test_training_and_validation_data_in_two_places(parts: Path, tmp_path: Path) -> None:
+    second = write_coco_folder(tmp_path / 'second', VAL_SEEDS)
+    for train, val in ((parts, second), (parts / 'annotations.json', second / 'annotations.json')):
+        own = read(train_data=train, val_data=val)
+        assert [len(images_of(own.datasets[split])) for split in ('train', 'val')] == [len(SEEDS), 4]
+    assert list(read(val_data=second).datasets) == ['val']
+
+
+def link_to_nothing(folder: Path) -> None:
+    (folder / 'annotations.json').unlink()
+    (folder / 'annotations.json').symlink_to('gone.json')
+
+
+def empty_test_split(folder: Path) -> None:
+    (folder / 'annotations.json').rename(folder / 'test.json')
+    change(folder, 'test.json', annotations=[])
+
+
+def validation_of_other_classes(folder: Path) -> None:
+    shutil.rmtree(folder)
+    images_by_split(folder)
+    path = folder / 'annotations/val.json'
+    path.write_text(path.read_text().replace('washer', 'screw'))
+
+
+def capitals(folder: Path) -> None:
+    for path in (folder / 'images').iterdir():
+        path.rename(path.with_name(path.name.upper()))
+
+
+BOX = dict(id=1, image_id=10, category_id=2)  # but for the box
+ONE = 'annotations.json'
+BAD = [
+    (shutil.rmtree, '--data not found: .*parts'),
+    (lambda folder: (folder / ONE).unlink(), r"COCO's format in .*parts: looked for \*.json, annotations/\*.json"),
+    (link_to_nothing, "COCO's format in .*annotations.json is a link to gone.json, which is not there"),
+    (lambda folder: write_json(folder / ONE, [1]), "no annotations in COCO's format"),
+    (
+        lambda folder: shutil.copy(folder / ONE, folder / 'more.json'),
+        'parts has 2 files of annotations for training: annotations.json, more.json; name one with --train-data',
+    ),
+    (lambda folder: shutil.rmtree(folder / 'images'), 'names the image part_000.jpg, which is in none of the'),
+    (capitals, "which is in none of the folders .*; there is 'PART_000.JPG', spelt in"),
+    (lambda folder: change(folder, images=[]), 'annotations.json has no images'),
+    (lambda folder: change(folder, categories=[]), 'has no categories'),
+    (empty_test_split, 'test.json has no annotations, and there are no other da'),
+    (lambda folder: change(folder, annotations=[dict(BOX, bbox=[1, 1, 9, 9])]), 'take a config that detects boxes'),
+    (lambda folder: change(folder, annotations=[BOX]), 'annotations.json: annotation 1: no bbox'),
+    (lambda folder: change(folder, categories=[dict(id=i, name='bolt') for i in (2, 7)]), "has 2 categories 'bolt'"),
+    (validation_of_other_classes, "val.json has 0 categories 'washer', expected one"),
+]
+
+
+@pytest.mark.parametrize(('damage', 'message'), BAD)
+def test_what_is_refused(damage: Callable, message: str, parts: Path) -> None:
+    damage(parts)
+    with pytest.raises(InputError, match=message):
+        read(parts)
+
+
+SIZE = WIDTH, HEIGHT = (96, 64)
+
+
+def write_coco(folder: Path, change: Callable = lambda document: None, **options: object) -> Path:
+    """Six images with a bolt and a nut each, whose file is changed before it is written."""
+    images = [dict(id=i + 1, file_name=f'{i:03}.jpg', width=WIDTH, height=HEIGHT) for i in range(6)]
+    annotations = []
+    for i, k in np.ndindex(6, 2):
+        x, y, w, h = 5 + 10 * k + i, 6 + 8 * k, 30, 20
+        outline = [x, y, x + w, y, x + w, y + h, x, y + h]
+        entry = dict(image_id=i + 1, category_id=k + 1, bbox=[x, y, w, h], area=w * h, segmentation=[outline])
+        annotations.append(dict(entry, id=1 + 2 * i + k, iscrowd=0))
+    categories = [dict(id=1, name='bolt'), dict(id=2, name='nut')]
+    document = dict(images=images, annotations=annotations, categories=categories)
+    for image in images:
+        Image.new('RGB', SIZE, 'red').save(folder / image['file_name'], **options)
+    change(document)
+    write_json(folder / 'annotations.json', document)
+    return folder
+
+
+def rewritten(kind: str, rule: Callable, number: int) -> Callable:
+    """A change of the boxes, (x, y, width, height), or of the points of the polygons of some annotations."""
+
+    def change(document: dict) -> None:
+        for each in document['annotations'][:number]:
+            if kind == 'boxes':
+                each['bbox'] = list(rule(*each['bbox']))
+            else:
+                points = np.reshape(each['segmentation'], (-1, 2)).tolist()
+                each['segmentation'] = [[value for point in points for value in rule(*point)]]
+
+    return change
+
+
+LOOKS = {
+    'boxes look like corners x1, y1, x2, y2 (': lambda x, y, w, h: (x, y, x + w, y + h),
+    'boxes look like corners x1, y1, x2, y2 in place of centre and size (': lambda x, y, w, h: (
+        (x - w) / 2, (y - h) / 2, x + w, y + h,
+    ),
+    'boxes look like shares of the width and height of the image (': lambda x, y, w, h: (
+        x / WIDTH, y / HEIGHT, w / WIDTH, h / HEIGHT,
+    ),
+    'boxes look like width and height in place of the second corner (': lambda x, y, w, h: (x, y, w - x, h - y),
+    'boxes look like centres x, y with width and height (': lambda x, y, w, h: (x + w / 2, y + h / 2, w, h),
+    'polygons look as if x and y were exchanged (': lambda x, y: (y, x),
+    'polygons look like shares of the width and height of the image (': lambda x, y: (x / WIDTH, y / HEIGHT),
+    'polygons look as if they were of an image 2 times as large (': lambda x, y: (2 * x, 2 * y),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(('said', 'rule'), LOOKS.items(), ids=LOOKS)
+def test_what_most_entries_look_like(said: str, rule: Callable, tmp_path: Path) -> None:
+    for number in (7, 9):  # of 12, two thirds of which are most
+        change = rewritten(said.split()[0], rule, number)
+        found = likeness(read_coco_file(write_coco(tmp_path, change) / 'annotations.json'))
+        assert [line.startswith(f'{said}9 of 12 objects)') for line in found] == [True] * (number == 9), found
+
+
+def test_corners_without_masks(tmp_path: Path) -> None:
+    def corners_alone(document: dict) -> None:
+        corners(document)
+        for each in document['annotations']:
+            del each['segmentation'], each['area']
+            each['bbox'] = [value + shift for value, shift in zip(each['bbox'], (40, 20, 40, 20))]
+
+    (found,) = likeness(read_coco_file(write_coco(tmp_path, corners_alone) / 'annotations.json'))
+    assert found.startswith('boxes look like corners x1, y1, x2, y2 (12 of 12 objects)')
+    assert not likeness(read_coco_file(write_coco(tmp_path) / 'annotations.json'))
+
+
+def double(document: dict) -> None:
+    document['annotations'] += [dict(each, id=each['id'] + 100) for each in document['annotations']]
+
+
+SWAPPED = 'polygons look as if x and y were exchanged ('
+MASKS_OUTSIDE = '10 of 10 annotations: mask outside its box, such as annotation 1 of the image 000.jpg'
+OF_TRAINING = [
+    (corners, ['boxes look like corners x1, y1, x2, y2 (', 'bioattn inspect-data']),
+    (rewritten('polygons', LOOKS[SWAPPED], 12), [SWAPPED, MASKS_OUTSIDE, 'bioattn inspect-data']),
+    (double, ['10 of 20 annotations: annotation twice, such as annotation 101']),
+    (
+        None,  # sizes before EXIF turns the images
+        ['5 of 5 images whose headers were read: image of another size', '64 x 96', 'exchanged (5 of 5 images)'],
+    ),
+]
+
+
+@pytest.mark.parametrize(('change', 'looks'), OF_TRAINING)
+def test_what_is_said_before_a_training(change: Callable | None, looks: list[str], tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 1 if change else 6
+    write_coco(tmp_path, change or (lambda document: None), exif=exif)
+    config = load_config(DETECTOR, data=DataArguments(str(tmp_path)))
+    said = '\n'.join(check_annotations(config, ('train_dataloader',)))
+    assert all(look in said for look in looks), said
+
+
+def test_where_all_entries_are_faulty_they_are_listed(tmp_path: Path) -> None:
+    write_coco(tmp_path, lambda document: [image.update(width='wide') for image in document['images']])
+    problems: list[Problem] = []
+    with pytest.raises(InputError, match='has no images that can be used: 6 entries cannot'):
+        read(tmp_path, problems=problems)
+    assert [problem.kind for problem in problems] == ['image malformed'] * 6
+
+
+def test_entries_that_are_looked_at_are_spread() -> None:
+    assert [spread(10, most) for most in (4, 10, None)] == [[0, 3, 6, 9], [*range(10)], [*range(10)]]
