@@ -27,7 +27,7 @@ NUM_TRAIN, NUM_VAL = 120, 20
 # which that one draws, and for which other workers would wait.
 LONGEST = """
     every_config printed cuda_kernels configs real_run train_and_test interruption strategies elastic
-    published_settings notebooks openmmlab own_data imagenet_sets imagenet backbones large_images own_data_page
+    published_settings notebooks openmmlab own_data imagenet_sets imagenet backbones predictor own_data_page
     panoptic robustness computation distributed registry convert_checkpoint shards main table random_defects
     inspect_data channels recorded_features
 """.split()

@@ -20,15 +20,53 @@ from pycocotools import mask as coco_mask
 
 from bioattn_mm import Predictor
 from bioattn_mm.errors import InputError
+from bioattn_mm.inference.label_maps import labels_alone
+from bioattn_mm.inference.results import Results
+from bioattn_mm.runtime import drawing
 from bioattn_mm.training.config.classes import default_palette
 
 from ..tools.random_weights import random_checkpoint
-from ..tools.running import InProcess
-from .conftest import CONFIGS
+from ..tools.running import ROOT, InProcess
 
+CONFIGS = {
+    kind: str(ROOT / f'tests/tools/{name}_small.py')
+    for kind, name in dict(segmentation='upernet', detection='mask_rcnn').items()
+}
 IMAGES = dict(segmentation='ADEChallengeData2016/images/validation', detection='coco/val2017')
 NUM_IMAGES = 3
 FEW = ('--mini', '--work-dir', 'few_tested', '--cfg-options', f'test_dataloader.dataset.indices={NUM_IMAGES}')
+
+
+@pytest.fixture(scope='module')
+def checkpoints(workplace: Path) -> dict[str, str]:
+    """Files of random weights by task, in the workplace."""
+    for kind, config in CONFIGS.items():
+        random_checkpoint(workplace / f'{kind}.pth', config)
+    return {kind: str(workplace / f'{kind}.pth') for kind in CONFIGS}
+
+
+@pytest.fixture(scope='module')
+def segmentor(checkpoints: dict[str, str]) -> Predictor:
+    return Predictor(CONFIGS['segmentation'], checkpoints['segmentation'], mini=True, device='cpu')
+
+
+@pytest.fixture(scope='module')
+def detector(checkpoints: dict[str, str]) -> Predictor:
+    return Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu')
+
+
+@pytest.fixture(params=['segmentor', 'detector'])
+def predictor(request: pytest.FixtureRequest) -> Predictor:
+    """Either of them."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def image() -> np.ndarray:
+    """Noise over a bright upper half, 40 x 60 pixels."""
+    values = np.random.default_rng(0).integers(0, 128, (40, 60, 3), dtype=np.uint8)
+    values[:20] += 127
+    return values
 
 
 def mini_images(workplace: Path, task: str, number: int = NUM_IMAGES) -> list[Path]:
@@ -39,7 +77,7 @@ def same(a: BaseDataElement, b: BaseDataElement) -> bool:
     """Whether two data samples predict the same, to the last digit."""
     if 'pred_sem_seg' in a:
         return torch.equal(a.seg_logits.data, b.seg_logits.data)
-    return all(torch.equal(value, b.pred_instances[name]) for name, value in a.pred_instances.items())
+    return all(torch.equal(a.pred_instances[name], b.pred_instances[name]) for name in ('bboxes', 'scores', 'labels'))
 
 
 def test_segmentation_is_that_of_the_test_tool(workplace: Path, segmentor: Predictor, tool: InProcess) -> None:
@@ -69,17 +107,16 @@ def test_detection_is_that_of_the_test_tool(workplace: Path, detector: Predictor
         assert (instances.masks.numpy() == masks).all()
 
 
-@pytest.mark.parametrize('task', CONFIGS)
-def test_batches_of_any_sizes(task: str, workplace: Path, image: np.ndarray, request) -> None:
-    predictor = request.getfixturevalue(dict(segmentation='segmentor', detection='detector')[task])
-    images = [image, image[::-1].copy(), image[:, ::-1].copy(), image[:30].copy(), mini_images(workplace, task)[0]]
+def test_batches_of_any_sizes(predictor: Predictor, workplace: Path, image: np.ndarray) -> None:
+    from_file = mini_images(workplace, predictor.task)[0]
+    images = [image, image[::-1].copy(), image[:, ::-1].copy(), image[:30].copy(), from_file]
     samples = predictor(images, batch_size=2, return_logits=True)
     assert [sample.ori_shape for sample in samples[:4]] == [(40, 60), (40, 60), (40, 60), (30, 60)]
     assert samples[4].img_path == str(images[4])
     for single, sample in zip(images, samples):
         (alone,) = predictor(single, return_logits=True)
         # Sums over a batch may round differently.
-        if task == 'segmentation':
+        if predictor.task == 'segmentation':
             assert torch.allclose(alone.seg_logits.data, sample.seg_logits.data, atol=1e-4)
         else:
             assert torch.allclose(alone.pred_instances.scores, sample.pred_instances.scores, atol=1e-4)
@@ -114,31 +151,30 @@ def test_images_of_every_kind(tmp_path: Path, image: np.ndarray, segmentor: Pred
     assert same(*segmentor([tmp_path / '16bit.png', image], return_logits=True))
 
 
-def test_a_bad_image_does_not_end_the_run(tmp_path: Path, image: np.ndarray, segmentor: Predictor, detector) -> None:
+def test_a_bad_image_does_not_end_the_run(tmp_path: Path, image: np.ndarray, predictor: Predictor) -> None:
     (tmp_path / 'text.png').write_text('no image')
     (tmp_path / 'empty.jpg').touch()
-    bad = {
-        'not an image': (tmp_path / 'text.png', 'cannot decode the image .*text.png: damaged, too large, or not'),
-        'empty': (tmp_path / 'empty.jpg', 'cannot decode the image .*empty.jpg'),
-        'missing': (tmp_path / 'none.jpg', 'image not found: .*none.jpg'),
-        'a line': (np.zeros((1, 20000, 3), np.uint8), 'an image of 20000 x 1 pixels cannot be resized'),
-        'too flat': (np.zeros((10, 600, 3), np.uint8), 'an image of 600 x 10 pixels: .*at least 32 pixels'),
-        'grey': (np.zeros((40, 60), np.uint8), r'an image must be an array of uint8 and .*, got uint8 \(40, 60\)'),
-    }
-    for predictor in (segmentor, detector):
-        given = [image, *(source for source, _ in bad.values()), image, image]
-        predictions = list(predictor.iterate(given, batch_size=3, return_logits=True))
-        assert [prediction.source is source for prediction, source in zip(predictions, given)] == [True] * 9
-        (first, *between, last, _), (alone,) = predictions, predictor(image, return_logits=True)
-        assert first.error is None and last.error is None and same(first.sample, alone)
-        for prediction, (_, message) in zip(between, bad.values()):
-            if predictor is detector and 'x 10 pixels' in message:
-                assert prediction.error is None  # it pads
-                continue
+    bad = [
+        (tmp_path / 'text.png', 'cannot decode the image .*text.png: damaged, too large, or not'),
+        (tmp_path / 'empty.jpg', 'cannot decode the image .*empty.jpg'),
+        (tmp_path / 'none.jpg', 'image not found: .*none.jpg'),
+        (np.zeros((1, 20000, 3), np.uint8), 'an image of 20000 x 1 pixels cannot be resized'),
+        (np.zeros((10, 600, 3), np.uint8), 'an image of 600 x 10 pixels: .*at least 32 pixels'),
+        (np.zeros((40, 60), np.uint8), r'an image must be an array of uint8 and .*, got uint8 \(40, 60\)'),
+    ]
+    given = [image, *(source for source, _ in bad), image, image]
+    predictions = list(predictor.iterate(given, batch_size=3, return_logits=True))
+    assert [prediction.source is source for prediction, source in zip(predictions, given)] == [True] * 9
+    (first, *between, last, _), (alone,) = predictions, predictor(image, return_logits=True)
+    assert first.error is None and last.error is None and same(first.sample, alone)
+    for prediction, (_, message) in zip(between, bad):
+        if predictor.task == 'detection' and 'x 10 pixels' in message:
+            assert prediction.error is None  # it pads
+        else:
             assert prediction.sample is None
             assert re.search(message, str(prediction.error)) and '\n' not in str(prediction.error)
     with pytest.raises(InputError, match='cannot decode the image .*text.png'):
-        segmentor([image, tmp_path / 'text.png'])
+        predictor([image, tmp_path / 'text.png'])
 
 
 def test_one_of_a_batch_that_does_not_fit(image: np.ndarray, segmentor: Predictor, monkeypatch) -> None:
@@ -182,18 +218,16 @@ def test_drawing(image: np.ndarray, segmentor: Predictor, detector: Predictor) -
     assert (image == before).all()
 
 
-def test_own_classes(workplace: Path, tmp_path: Path, image: np.ndarray) -> None:
+def test_classes_of_the_checkpoint(workplace: Path, tmp_path: Path, image: np.ndarray) -> None:
     classes = ('ball', 'kite', 'tree')
     for task, config in CONFIGS.items():
         random_checkpoint(tmp_path / 'own.pth', config, classes)
         predictor = Predictor(config, tmp_path / 'own.pth', mini=True, device='cpu')
-        assert predictor.classes == classes and predictor.palette == default_palette(3)
-        assert predictor.task == task
+        assert predictor.classes == classes and predictor.palette == default_palette(3) and predictor.task == task
         (sample,) = predictor(image, return_logits=True)
         labels = sample.pred_sem_seg.data if task == 'segmentation' else sample.pred_instances.labels
         assert labels.numel() > 0 and labels.max() < 3
-        if task == 'segmentation':
-            assert sample.seg_logits.data.shape == (3, 40, 60)
+        assert task == 'detection' or sample.seg_logits.data.shape == (3, 40, 60)
         predictor.draw(image, sample)
 
     # A file of mmseg 0 that names its classes in capitals, and one that names none.
@@ -210,30 +244,25 @@ def test_own_classes(workplace: Path, tmp_path: Path, image: np.ndarray) -> None
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
-def test_options_change_the_prediction(checkpoints: dict[str, str], image: np.ndarray, segmentor: Predictor) -> None:
-    (plain,) = segmentor(image, return_logits=True)
-    options = dict(tta=True), dict(amp='bfloat16'), dict(mode='whole'), dict(mode='whole', bias_mode='linear')
-    samples = [plain]
+def test_options_change_the_prediction(predictor: Predictor, checkpoints: dict[str, str], image: np.ndarray) -> None:
+    samples, task = predictor(image, return_logits=True), predictor.task
+    options = [dict(tta=True), dict(amp='bfloat16')]
+    if task == 'segmentation':
+        options += dict(mode='whole'), dict(mode='whole', bias_mode='linear')
     for option in options:
-        predictor = Predictor(CONFIGS['segmentation'], checkpoints['segmentation'], mini=True, device='cpu', **option)
-        samples += predictor(image, return_logits=True)
-        assert samples[-1].seg_logits.data.dtype == torch.float32
-        assert predictor.draw(image, samples[-1]).shape == image.shape
-    assert not any(same(a, b) for a, b in itertools.combinations(samples, 2))
-    # Multi-scale testing merges its views in the labels; the scores are those of the last one.
-    assert (samples[1].pred_sem_seg.data != plain.pred_sem_seg.data).any()
-    assert segmentor.config.model.test_cfg.mode == 'slide'
-
-
-@pytest.mark.usefixtures('bfloat16_anywhere')
-def test_multi_scale_detection_and_bfloat16(checkpoints: dict[str, str], image: np.ndarray) -> None:
-    for options in (dict(tta=True), dict(amp='bfloat16')):
-        predictor = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', **options)
-        (sample,) = predictor(image)
-        assert len(sample.pred_instances) > 0 and sample.pred_instances.scores.dtype == torch.float32
+        other = Predictor(CONFIGS[task], checkpoints[task], mini=True, device='cpu', **option)
+        (sample,) = other(image, return_logits=True)
+        samples.append(sample)
+        scores = sample.seg_logits.data if task == 'segmentation' else sample.pred_instances.scores
+        assert scores.dtype == torch.float32 and scores.numel() > 0
+        assert other.draw(image, sample, score_thr=0.0).shape == image.shape
         # mmdet merges no masks.
-        assert ('masks' in sample.pred_instances) == ('amp' in options)
-        predictor.draw(image, sample, score_thr=0.0)
+        assert task == 'segmentation' or ('masks' in sample.pred_instances) == ('amp' in option)
+    assert not any(same(a, b) for a, b in itertools.combinations(samples, 2))
+    if task == 'segmentation':
+        # Multi-scale testing merges its views in the labels; the scores are those of the last one.
+        assert (samples[1].pred_sem_seg.data != samples[0].pred_sem_seg.data).any()
+        assert predictor.config.model.test_cfg.mode == 'slide'
 
 
 def test_a_window_that_the_config_does_not_have(checkpoints: dict[str, str], image: np.ndarray) -> None:
@@ -246,43 +275,40 @@ def test_a_window_that_the_config_does_not_have(checkpoints: dict[str, str], ima
 
 
 def test_the_checkpoint_of_the_miniature_run(tmp_path: Path, checkpoints: dict[str, str], monkeypatch) -> None:
-    (tmp_path / 'configs/system').mkdir(parents=True)
-    config = tmp_path / 'configs/system/upernet.py'
+    config, folder = tmp_path / 'configs/system/upernet.py', tmp_path / 'work_dirs/system/upernet_mini'
+    config.parent.mkdir(parents=True)
     config.write_text(f'_base_ = {CONFIGS["segmentation"]!r}')
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / 'work_dirs/system/upernet_mini'
     with pytest.raises(InputError, match='no checkpoint in work_dirs/system/upernet_mini: make one with make demo'):
         Predictor(config, mini=True)
     folder.mkdir(parents=True)
     shutil.copy(checkpoints['segmentation'], folder / 'iter_200.pth')
     (folder / 'last_checkpoint').write_text('elsewhere/iter_200.pth')
-    predictor = Predictor(config, mini=True, device='cpu')
-    assert predictor.checkpoint == 'work_dirs/system/upernet_mini/iter_200.pth'
-    # Prediction draws no miniature data.
-    assert not (tmp_path / 'data').exists()
+    assert Predictor(config, mini=True, device='cpu').checkpoint == 'work_dirs/system/upernet_mini/iter_200.pth'
+    assert not (tmp_path / 'data').exists()  # prediction draws no miniature data
 
 
-BAD_ARGUMENTS = {
-    'no checkpoint': ('segmentation', None, {}, 'no checkpoint: name the one to predict with'),
-    'checkpoint missing': ('segmentation', 'none.pth', {}, 'checkpoint not found: none.pth'),
-    'checkpoint of another model': ('segmentation', 'detection', {}, 'is not a checkpoint of this model; '),
-    'exported model': ('segmentation', 'a.onnx', {}, 'an exported model is run without a config: predict.py a.onnx'),
-    'window for a detector': (
-        'detection',
-        'detection',
-        dict(mode='slide'),
-        'slide is for segmentors, and .*small.py',
-    ),
-    'unknown mode': ('segmentation', 'segmentation', dict(mode='tiles'), "mode must be 'slide' or 'whole'"),
-    'float16 on the CPU': ('detection', 'detection', dict(amp='float16'), 'float16 needs a GPU: on the CPU take'),
-    'unknown dtype': ('detection', 'detection', dict(amp='float64'), 'amp must be one of float16, bfloat16'),
-}
+BAD_ARGUMENTS = [
+    ('segmentation', None, {}, 'no checkpoint: name the one to predict with'),
+    ('segmentation', 'none.pth', {}, 'checkpoint not found: none.pth'),
+    ('segmentation', 'detection', {}, 'is not a checkpoint of this model; '),
+    ('segmentation', 'a.onnx', {}, 'an exported model is run without a config: predict.py a.onnx'),
+    ('detection', 'detection', dict(mode='slide'), 'slide is for segmentors, and .*small.py'),
+    ('segmentation', 'segmentation', dict(mode='tiles'), "mode must be 'slide' or 'whole'"),
+    ('detection', 'detection', dict(amp='float16'), 'float16 needs a GPU: on the CPU take'),
+    ('detection', 'detection', dict(amp='float64'), 'amp must be one of float16, bfloat16'),
+    ('pose.py', 'x.pth', {}, 'is a config of mmpose: prediction is for those of mmdet, mmseg and mmpret'),
+]
 
 
-@pytest.mark.parametrize(('task', 'checkpoint', 'options', 'message'), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
-def test_bad_arguments(task: str, checkpoint: str | None, options: dict, message: str, checkpoints) -> None:
+@pytest.mark.parametrize(('task', 'checkpoint', 'options', 'message'), BAD_ARGUMENTS)
+def test_wrong_arguments(
+    task: str, checkpoint: str | None, options: dict, message: str, checkpoints: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / 'pose.py').write_text("default_scope = 'mmpose'\nmodel = test_dataloader = test_evaluator = dict()\n")
+    config = CONFIGS.get(task, tmp_path / task)
     with pytest.raises(InputError, match=message):
-        Predictor(CONFIGS[task], checkpoints.get(checkpoint, checkpoint), device='cpu', **options)
+        Predictor(config, checkpoints.get(checkpoint, checkpoint), device='cpu', **options)
 
 
 def test_classes_of_the_config(checkpoints: dict[str, str], tmp_path: Path) -> None:
@@ -303,14 +329,6 @@ def test_classes_of_the_config(checkpoints: dict[str, str], tmp_path: Path) -> N
         Predictor(config, tmp_path / 'bare.pth', device='cpu')
 
 
-def test_a_config_of_another_library(tmp_path: Path) -> None:
-    (tmp_path / 'pose.py').write_text(
-        "default_scope = 'mmpose'\nmodel = dict()\ntest_dataloader = dict()\ntest_evaluator = dict()\n"
-    )
-    with pytest.raises(InputError, match='is a config of mmpose: prediction is for those of mmdet, mmseg and mmpret'):
-        Predictor(tmp_path / 'pose.py', 'x.pth')
-
-
 def test_a_prediction_that_is_nan(segmentor: Predictor, image: np.ndarray) -> None:
     bias = segmentor.model.decode_head.conv_seg.bias.data
     before = bias.clone()
@@ -321,3 +339,38 @@ def test_a_prediction_that_is_nan(segmentor: Predictor, image: np.ndarray) -> No
     finally:
         bias.copy_(before)
     assert len(segmentor(image)) == 1
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize('padding', [None, (3, 5, 2, 4)])
+def test_labels_without_logits_are_mmsegs(
+    align_corners: bool, padding: tuple[int, ...] | None, segmentor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = segmentor.model
+    monkeypatch.setattr(model, 'align_corners', align_corners)
+    meta = dict(ori_shape=(37, 61)) | (dict(img_padding_size=padding) if padding else {})
+    logits = torch.randn(2, 5, 24, 32, generator=torch.Generator().manual_seed(0))
+    expected = model.postprocess_result(logits, [SegDataSample(metainfo=meta) for _ in logits])
+    with labels_alone(model):
+        found = model.postprocess_result(logits, [SegDataSample(metainfo=meta) for _ in logits])
+    for one, other in zip(found, expected):
+        assert 'seg_logits' not in one and 'seg_logits' in other
+        assert torch.equal(one.pred_sem_seg.data, other.pred_sem_seg.data)
+
+
+def test_a_large_image_is_drawn_smaller(
+    predictor: Predictor, image: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mmcv.imwrite(image, str(tmp_path / 'large.png'))
+    (prediction,) = predictor.iterate([tmp_path / 'large.png'])
+    whole = predictor.draw(image, prediction.sample, score_thr=0.1)
+    monkeypatch.setattr(drawing, 'MAX_PIXELS', 20 * 30)
+    drawn = predictor.draw(image, prediction.sample, score_thr=0.1)
+    assert whole.shape == (40, 60, 3) and drawn.shape == (20, 30, 3)
+    results = Results(tmp_path / 'out', predictor, 0.1)
+    results.add_image(prediction)
+    results.write()
+    assert mmcv.imread(str(tmp_path / 'out/overlays/large.png')).shape == (20, 30, 3)
+    if predictor.task == 'segmentation':
+        labels = mmcv.imread(str(tmp_path / 'out/labels/large.png'), 'unchanged')
+        assert labels.shape[:2] == (40, 60)
