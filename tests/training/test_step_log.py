@@ -1,7 +1,7 @@
 """The lines that a training writes for machines, and the summary of its health, however it ends."""
 
 import json
-import logging
+import re
 import time
 from itertools import count
 from pathlib import Path
@@ -32,21 +32,15 @@ def steps() -> list[int]:
     return [line['step'] for line in lines_of('iter')]
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the log of the steps warns of."""
-    found: list[str] = []
-
-    def note(text: str, logger: str, level: int = logging.INFO) -> None:
-        found.extend([text] * (level == logging.WARNING))
-
-    monkeypatch.setattr('bioattn_mm.training.step_log.print_log', note)
-    return found
+def warnings() -> list[str]:
+    """What the log of the run in A warns of."""
+    (log,) = Path('A').glob('*/*.log')
+    return re.findall(r' - WARNING - (\w+ is (?:nan|inf) .*)', log.read_text())
 
 
-def test_a_line_for_each_step(warnings: list[str]) -> None:
+def test_a_line_for_each_step() -> None:
     def validate(runner: Runner) -> None:
-        time.sleep(0.3)
+        time.sleep(0.5)
         runner.call_hook('after_val')
         # In NumPy's float32, which JSON does not take.
         validated(StepLogHook, mIoU=np.float32(12.5), names=['wall'], aAcc=float('nan'))(runner)
@@ -59,14 +53,14 @@ def test_a_line_for_each_step(warnings: list[str]) -> None:
     losses = np.array([line['loss'] for line in lines_of('iter')])
     assert [line['loss'] for line in logged] == pytest.approx(losses.cumsum() / np.arange(1, 6))
     assert [line['lr'] for line in logged] == pytest.approx([line['lr'] for line in lines_of('iter')])
+    assert lines_of('iter')[2]['time'] < 0.4  # without the validation before it
     for line in lines_of('iter'):
-        assert 0.2 > line['time'] >= line['data_time'] + line['hook_time'] - 2e-6 > 0  # without the validation
+        assert line['time'] >= line['data_time'] + line['hook_time'] - 2e-6 > 0
         assert line['images_per_second'] == pytest.approx(IMAGES / line['time'], rel=0.01)
         assert line['memory'] > 100
-    assert [json.loads(row) for row in Path('A/steps.jsonl').open() if 'mIoU' in row] == [
-        dict(mIoU=12.5, aAcc=None, step=2)
-    ]
-    (warning,) = warnings
+    (row,) = [row for row in Path('A/steps.jsonl').open() if 'mIoU' in row]
+    assert json.loads(row) == dict(mIoU=12.5, aAcc=None, step=2)
+    (warning,) = warnings()
     assert warning.startswith('aAcc is nan of the validation after step 2: there was nothing to compare with')
     (start,), (summary,) = lines_of('start'), lines_of('summary')
     assert not start['resumed'] and start['processes'] == 1
@@ -110,7 +104,7 @@ def test_what_took_the_time_of_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.8 < summary['stalls']['seconds'] < 3
 
 
-def test_losses_and_weights_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
+def test_losses_and_weights_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are said at the first step of several, and the checkpoints before stay."""
     forward, passes = ToyModel.forward, count(1)
 
@@ -124,7 +118,7 @@ def test_losses_and_weights_that_are_not_finite(monkeypatch: pytest.MonkeyPatch,
         InputError, match='^after step 6 weights are NaN or infinite .*: go on from one with --resume'
     ):
         run('A', 10, max_keep_ckpts=1)
-    assert [warning.partition(':')[0] for warning in warnings] == ['loss is inf at step 2', 'loss is nan at step 5']
+    assert [warning.partition(':')[0] for warning in warnings()] == ['loss is inf at step 2', 'loss is nan at step 5']
     assert [line['step'] for line in lines_of('iter') if line['loss'] is None] == [2, 5, 6]
     assert lines_of('summary')[0]['nonfinite'] == dict(count=3, first=[2, 5, 6])
     (checkpoint,) = Path('A').glob('*.pth')
