@@ -19,6 +19,9 @@ from bioattn_mm.training.randomness import warn_if_unseeded
 from ..conftest import ROOT
 from ..tools.running import LoaderWorkers
 
+SEEDED = 'configs/_base_/runtimes/seeded.py'
+BY_EPOCH = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=2)
+BY_ITERATION = dict(type='IterBasedTrainLoop', max_iters=4)
 DRAWS = []
 
 
@@ -62,9 +65,8 @@ class OtherState(Hook):
 
 
 def run(
-    folder: Path, base: str | None, loop: dict, sampler='DefaultSampler', resumed: Path | None = None, batch_size=2,
-    **dataset: object,
-) -> tuple[list, str]:  # fmt: skip
+    folder: Path, loop: dict, base: str | None = SEEDED, resumed=None, batch_size=2, **dataset
+) -> tuple[list, str]:
     """What a training of `loop` drew, and its log; the config is one of somebody else that inherits `base`.
 
     The numbers of the samples that were read, in their order, stand in a file beside `folder`.
@@ -73,7 +75,8 @@ def run(
     config.custom_hooks.append(dict(type='OtherState'))
     images = dict(type='FourSamples', pipeline=[dict(type='Draw', opened=f'{folder}.txt')])
     images = dict(dataset, dataset=images) if dataset else images
-    loader = dict(batch_size=batch_size, num_workers=1, sampler=dict(type=sampler, shuffle=True), dataset=images)
+    sampler = dict(type='DefaultSampler' if 'max_epochs' in loop else 'InfiniteSampler', shuffle=True)
+    loader = dict(batch_size=batch_size, num_workers=1, sampler=sampler, dataset=images)
     settings = dict(
         model=dict(type='Drawing'),
         train_dataloader=loader,
@@ -96,43 +99,34 @@ def run(
     return list(DRAWS), '\n'.join(path.read_text() for path in folder.glob('**/*.log'))
 
 
-SEEDED = 'configs/_base_/runtimes/seeded.py'
-BY_EPOCH = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=2)
-BY_ITERATION = dict(type='IterBasedTrainLoop', max_iters=4)
-
-
-@pytest.mark.parametrize(
-    ('loop', 'sampler', 'iterations'),
-    # After the second one the epoch's last step was made, its end was not.
-    [(BY_EPOCH, 'DefaultSampler', (1, 2, 3)), (BY_ITERATION, 'InfiniteSampler', (3,))],
-    ids=['epochs', 'iterations'],
-)
-def test_a_config_elsewhere_inherits_one_file(tmp_path: Path, loop: dict, sampler: str, iterations: tuple) -> None:
+# After the second iteration the epoch's last step was made, its end was not.
+@pytest.mark.parametrize(('loop', 'iterations'), [(BY_EPOCH, (1, 2, 3)), (BY_ITERATION, (3,))])
+def test_a_config_elsewhere_inherits_one_file(tmp_path: Path, loop: dict, iterations: tuple) -> None:
     """A run draws what it drew before, and a resumed one does not read again what it was trained on."""
-    draws, log = run(tmp_path / 'whole', SEEDED, loop, sampler)
+    draws, log = run(tmp_path / 'whole', loop)
     whole = (tmp_path / 'whole.txt').read_text().split()
     assert len(set(draws)) == 4 and 'will not repeat' not in log
     for iteration in (0, *iterations):
         name = f'from_{iteration}'
         checkpoint = tmp_path / f'whole/iter_{iteration}.pth' if iteration else None
-        assert run(tmp_path / name, SEEDED, loop, sampler, checkpoint)[0] == draws[iteration:]
+        assert run(tmp_path / name, loop, resumed=checkpoint)[0] == draws[iteration:]
         # Workers read ahead without end in a training by iterations.
         read = (tmp_path / f'{name}.txt').read_text().split()
         assert read[: 8 - 2 * iteration] == whole[2 * iteration : 8]
-    other, log = run(tmp_path / 'unseeded', None, loop, sampler)
+    other, log = run(tmp_path / 'unseeded', loop, None)
     assert not set(other) & set(draws)
     assert 'random draws are not seeded, so a resumed run will not repeat them: inherit configs/_base_/' in log
 
 
 def test_an_epoch_of_other_batches_begins_anew(tmp_path: Path) -> None:
-    run(tmp_path / 'pairs', SEEDED, BY_EPOCH)
-    draws, _ = run(tmp_path / 'singles', SEEDED, BY_EPOCH, resumed=tmp_path / 'pairs/iter_2.pth', batch_size=1)
+    run(tmp_path / 'pairs', BY_EPOCH)
+    draws, _ = run(tmp_path / 'singles', BY_EPOCH, resumed=tmp_path / 'pairs/iter_2.pth', batch_size=1)
     assert len(draws) == 2 * 4
 
 
 def test_what_cannot_be_seeded_is_named_in_one_line(tmp_path: Path) -> None:
     loop = dict(type='EpochBasedTrainLoop', max_epochs=1)
-    _, log = run(tmp_path / 'half', SEEDED, loop, type='RepeatDataset', times=1)
+    _, log = run(tmp_path / 'half', loop, type='RepeatDataset', times=1)
     (line,) = [line for line in log.splitlines() if 'a resumed run will not repeat: ' in line]
     for word in ('WARNING', 'samples of RepeatDataset (', 'rest of an epoch after --resume', 'ResumableEpochBased'):
         assert word in line
