@@ -80,14 +80,8 @@ def run_ranks(
 def run_program(*words: object, folder: Path, world_size: int = 1, **environment: str) -> subprocess.CompletedProcess:
     """Run a Python program as `python WORDS...` or torchrun does, without the seconds in which it imports libraries.
 
-    Args:
-        words: Path of the script, '-m' and the name of a module, or '-c' and code; then the arguments.
-        folder: The working directory.
-        world_size: Number of processes, which are ranks of one group.
-        environment: More variables of the environment.
-
-    Returns:
-        What all processes printed, one after the other, and the first exit code that is not 0.
+    Returns what all processes printed, one after the other, and the first exit code that is not 0. The words are those
+    of a script, of a module after '-m', or of code after '-c', with more variables of the environment.
     """
     with tempfile.TemporaryDirectory() as printed:
         arguments = ([str(word) for word in words], printed, environment)

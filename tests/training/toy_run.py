@@ -161,12 +161,7 @@ class SignalHook(Hook):
 
 
 def limit_file_size(num_bytes: int, handler: signal.Handlers) -> None:
-    """Let no file of this process grow beyond a size.
-
-    Args:
-        num_bytes: The size.
-        handler: SIG_IGN to get an `OSError`, as on a full disk; SIG_DFL to be killed by SIGXFSZ.
-    """
+    """Let no file of this process grow beyond a size: SIG_IGN is a full disk, with SIG_DFL SIGXFSZ kills."""
     signal.signal(signal.SIGXFSZ, handler)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))

@@ -43,7 +43,7 @@ MINIATURES = {
     'transnext/mask_rcnn_tiny_coco': dict(
         model=dict(
             train_cfg=dict(rcnn=dict(sampler=dict(num=64))), test_cfg=dict(rpn=dict(max_per_img=64)),
-            rpn_head=dict(anchor_generator=dict(scales=[8], strides=[4, 8, 16, 32, 64])),
+            rpn_head=dict(anchor_generator=dict(scales=[8])),
         ),
         val_evaluator=dict(ann_file='data/mini/coco/annotations/instances_val2017.json'),
         optim_wrapper=dict(optimizer=dict(lr=1e-3)),
