@@ -80,8 +80,8 @@ def run_ranks(
 def run_program(*words: object, folder: Path, world_size: int = 1, **environment: str) -> subprocess.CompletedProcess:
     """Run a Python program as `python WORDS...` or torchrun does, without the seconds in which it imports libraries.
 
-    Returns what all processes printed, one after the other, and the first exit code that is not 0. The words are those
-    of a script, of a module after '-m', or of code after '-c', with more variables of the environment.
+    Returns what all processes printed, one after the other, and the first exit code that is not 0. The words name a
+    script, a module after '-m', or code after '-c'; there may be more variables of the environment.
     """
     with tempfile.TemporaryDirectory() as printed:
         arguments = ([str(word) for word in words], printed, environment)
