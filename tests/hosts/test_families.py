@@ -48,6 +48,10 @@ def config_of(library: str, family: str) -> str:
     return f'{library}::{family}/{min(names, key=rank)}.py'
 
 
+def test_the_page_names_families_of_five_backbones() -> None:
+    assert len(ROWS) == 5 and len(FAMILIES) > 60
+
+
 @pytest.mark.every_config
 @pytest.mark.parametrize(('library', 'family', 'system'), FAMILIES)
 def test_learns_and_predicts(
