@@ -12,7 +12,8 @@ from bioattn_mm.__main__ import main
 ARGUMENTS = """
 import json, os, sys
 is_imported = 'bioattn_mm' in sys.modules
-print(json.dumps([__name__, __doc__, __file__, sys.argv[1:], sys.path[0], os.environ.get('RANK'), is_imported]))
+line = [__name__, __doc__, __file__, sys.argv[1:], sys.path[0], os.environ.get('RANK'), is_imported]
+sys.stdout.write(json.dumps(line) + '\\n')  # at once, as other processes print, too
 """
 
 
