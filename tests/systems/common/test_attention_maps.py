@@ -112,10 +112,7 @@ def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int
 @every_grid
 @pytest.mark.parametrize('kind', ['foveal', 'peripheral'])
 def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
-    """Cosine similarities with all N tokens, or all N pooled ones, times temperature and log N (TransNeXt, figure 7).
-
-    They are without query embedding and bias.
-    """
+    """Cosine similarities with all N (pooled) tokens, times temperature and log N, without embedding and bias."""
     layer, x, queries = randomized(aggregated()), tokens(grid), some_queries(grid)
     map_of = getattr(layer, f'{kind}_map')
     weights, keys, of_keys = map_of(x, queries).weights, x, grid
@@ -225,6 +222,12 @@ def test_attention_with_a_class_token() -> None:
     value = layer.qkv(x).chunk(3, -1)[2].unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
     output = layer.proj((weights @ value).transpose(1, 2).flatten(2))
     torch.testing.assert_close(output, layer(x)[:, 1 + queries])
+
+
+def test_distances() -> None:
+    keys = AttentionMap(torch.ones(1, 1, 2, 1, 3), torch.tensor([[2.0]]), torch.tensor([[0, 1, 5], [1, 2, 3]]))
+    distances = keys.distances(torch.tensor([2, 5]), torch.tensor([1, 5]))
+    torch.testing.assert_close(distances, torch.tensor([[[1.0, 0, 4]], [[5, 18**0.5, 13**0.5]]]))
 
 
 def test_recording_leaves_no_hook_behind() -> None:

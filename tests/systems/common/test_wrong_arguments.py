@@ -9,9 +9,8 @@ from bioattn_mm.registry import MODELS
 from bioattn_mm.systems.common.building import build_layer
 from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyramid
 
-from .small_backbones import CASES, RVT, every_backbone
+from .small_backbones import ARCH, CASES, every_backbone
 
-ARCH = {name: case.arch for name, case in CASES.items()} | dict(VARS=RVT)
 HEADS = 'embed_dims must be a multiple of num_heads, got {} and {}'
 POWERS = 'scales must be powers of two, got {}'
 

@@ -11,35 +11,28 @@ from tests.systems.common.small_backbones import CASES, DEIT, PERVIT
 SMALL = CASES['PerViT'].arch
 
 
-def layers_of(block: nn.Module, kind: type) -> list[nn.Module]:
-    return [layer for layer in block.attn.position.modules() if isinstance(layer, kind)]
-
-
 @pytest.mark.parametrize(
-    'options',
-    [dict(position_init='peripheral'), dict(position_init='conv'), PERVIT['Euc']],
+    ('options', 'depths'),
+    [
+        (dict(position_init='peripheral'), torch.linspace(0, 1, 12)),
+        (dict(position_init='conv'), torch.zeros(12)),
+        (PERVIT['Euc'], torch.linspace(0, 1, 12)),
+    ],
     ids=['peripheral', 'conv', 'of a single layer'],
 )
 @torch.no_grad()
-def test_initial_position_is_local_first(options: dict) -> None:
-    """Eq. 9: the second norm's initial values make the first block local and the last one global."""
+def test_initial_position_is_local_first(options: dict, depths: Tensor) -> None:
+    """Eq. 9: the last norm's initial values make the first block local and, but for 'conv', the last one global."""
     backbone = PerViT(SMALL, **options)
-    grid = (9, 9)
-    biases = [block.attn.position_bias(grid, backbone.distance_embedding) for block in backbone.blocks]
-    centre, neighbour, corner = 40, 41, 0
-    first, last = (bias[:, centre].exp() for bias in (biases[0], biases[-1]))
-    assert (first[:, centre] == 1).all() and (first[:, neighbour] < 1).all() and (first[:, corner] < 0.1).all()
-    is_conv = options.get('position_init') == 'conv'
-    norms = [layers_of(block, nn.GroupNorm)[-1] for block in backbone.blocks]
-    for share, norm in zip(torch.zeros(12) if is_conv else torch.linspace(0, 1, 12), norms, strict=True):
-        torch.testing.assert_close(norm.weight, (3 - 2.99 * share).expand_as(norm.weight))
-        torch.testing.assert_close(norm.bias, (9 * share - 5).expand_as(norm.bias))
-    assert all((conv.weight == 0.02).all() for block in backbone.blocks for conv in layers_of(block, nn.Conv2d))
     assert (backbone.distance_embedding.proj.weight == -0.02).all()
-    if is_conv:
-        torch.testing.assert_close(last, first)
-    else:
-        assert (last > 0.99).all()
+    for depth, block in zip(depths, backbone.blocks, strict=True):
+        layers = list(block.attn.position.modules())
+        assert all((layer.weight == 0.02).all() for layer in layers if isinstance(layer, nn.Conv2d))
+        norm = [layer for layer in layers if isinstance(layer, nn.GroupNorm)][-1]
+        torch.testing.assert_close(norm.weight, (3 - 2.99 * depth).expand_as(norm.weight))
+        torch.testing.assert_close(norm.bias, (9 * depth - 5).expand_as(norm.bias))
+    of_centre = backbone.blocks[0].attn.position_bias((9, 9), backbone.distance_embedding)[:, 40].exp()
+    assert (of_centre[:, 40] == 1).all() and (of_centre[:, 41] < 1).all() and (of_centre[:, 0] < 0.1).all()
 
 
 def test_random_initialisation_of_every_parameter() -> None:

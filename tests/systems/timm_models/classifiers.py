@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests import parity
 
-from ..common.small_backbones import CASES, RVT
+from ..common.small_backbones import ARCH
 
 RVT_TINY = dict(type='VARS', arch='rvt-tiny', out_type='avg_featmap')
 # Of each vector: the manifest of its state dict, the backbone that takes it, and timm's model and its arguments.
@@ -30,7 +30,6 @@ RELEASED = {
         ),
     )
 }
-ARCH = {name: case.arch for name, case in CASES.items()} | dict(VARS=RVT)
 # These classifiers take something else of a backbone than a map.
 OUT_TYPES = dict(ConViT='cls_token', GABViT='avg_featmap', VARS='avg_featmap')
 # A name of each class.

@@ -14,7 +14,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.systems.convit import ConViT
 from tests import parity
 
-from .classifiers import ARCH, NAMES, RELEASED, classifier, released_file, small_classifier
+from .classifiers import ARCH, NAMES, RELEASED, classifier, released_file, small, small_classifier
 
 every_system = pytest.mark.parametrize('name', NAMES)
 
@@ -65,20 +65,26 @@ def test_tokens_of_convit_at_any_size() -> None:
 
 
 @every_system
-@pytest.mark.parametrize('prefix', [{}, dict(prefix='backbone.'), dict(prefix='backbone')], ids=str)
-def test_backbones_of_dense_models_take_a_checkpoint_of_ours(
-    name: str, prefix: dict, tmp_path: Path, lines: list[str]
-) -> None:
-    model = small_classifier(name)
-    torch.save({'state_dict': model.state_dict(), 'meta': {'epoch': 300}}, tmp_path / 'epoch_300.pth')
-    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'epoch_300.pth'), **prefix)
-    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', arch=ARCH[name], out_indices=(-1,), init_cfg=init_cfg))
-    backbone.init_weights()
-    own = model.backbone.state_dict()
-    for parameter, value in backbone.state_dict().items():
-        torch.testing.assert_close(value, own[parameter], rtol=0, atol=0)
-    of_mean = 'fc_norm.weight, fc_norm.bias, ' if name in ('GABViT', 'VARS') else ''
-    assert lines[0].endswith(f'; {len(backbone.state_dict())} entries used, not used: {of_mean}head.* (2 entries)')
+@torch.no_grad()
+def test_timm_and_dense_models_take_a_checkpoint_of_ours(name: str, tmp_path: Path, lines: list[str]) -> None:
+    host, path = small_classifier(name).eval(), str(tmp_path / 'epoch_300.pth')
+    own = host.backbone.state_dict()
+    torch.save({'state_dict': host.state_dict(), 'meta': {'epoch': 300}}, path)
+    model = small(name, num_classes=10, checkpoint_path=path).eval()
+    image = torch.randn(2, 3, 64, 96)
+    torch.testing.assert_close(model(image), host(image), rtol=0, atol=1e-6)
+    host.load_state_dict(model.state_dict())  # and the other way round
+    backbones = [small(name, features_only=True, out_indices=2, checkpoint_path=path).backbone]
+    for prefix in ({}, dict(prefix='backbone.'), dict(prefix='backbone')):
+        options = dict(out_indices=(-1,), init_cfg=dict(type='Pretrained', checkpoint=path, **prefix))
+        backbones.append(MODELS.build(dict(type=f'bioattn_mm.{name}', arch=ARCH[name], **options)))
+        backbones[-1].init_weights()
+        of_mean = 'fc_norm.weight, fc_norm.bias, ' if name in ('GABViT', 'VARS') else ''
+        number = len(backbones[-1].state_dict())
+        assert lines[-1].endswith(f'; {number} entries used, not used: {of_mean}head.* (2 entries)')
+    for backbone in backbones:
+        for parameter, value in backbone.state_dict().items():
+            assert parameter not in own or torch.equal(value, own[parameter]), parameter
 
 
 def test_head_of_other_classes_stays_at_its_initial_values(tmp_path: Path) -> None:

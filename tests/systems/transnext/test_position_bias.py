@@ -75,7 +75,7 @@ def test_kept_for_each_size_in_eval_mode_until_it_is_trained() -> None:
     layer, grids = LogCPB(2, (14, 14)).eval(), ((8, 8), (2, 2))
     first, other = layer.table(*grids)[0], layer.table((12, 8), (3, 2))[0]
     assert layer.table(*grids)[0] is first and layer.table((12, 8), (3, 2))[0] is other
-    layer.train()
+    assert layer.train().training
     layer.fc2.weight.data.mul_(2)
     bias = expand(*layer.eval()(*grids))
     torch.testing.assert_close(bias, bias_of_all_pairs(layer, *grids), rtol=1e-5, atol=1e-4)
