@@ -56,24 +56,17 @@ def build(name: str, head: str | None) -> tuple[nn.Module, Config]:
         config = Config.fromfile(ROOT / f'configs/{system}.py')
         if is_plain:
             strides = [backbone.stage_strides[index] for index in backbone.out_indices]
-            config.model.neck.update(in_channels=channels, out_channels=8, stride=strides, sources=(0, 0, 1, 1))
-            config.model.neck.scales = tuple(
-                strides[source] / stride for source, stride in zip((0, 0, 1, 1), (4, 8, 16, 32))
-            )
+            sources = (0, 0, 1, 1)
+            scales = tuple(strides[source] / stride for source, stride in zip(sources, (4, 8, 16, 32)))
+            config.model.neck.update(in_channels=channels, out_channels=8, stride=strides)
+            config.model.neck.update(sources=sources, scales=scales)
             channels = [8] * 4
-        config.model.decode_head.update(in_channels=channels, channels=8, num_classes=3)
+        common = dict(channels=8, num_classes=3)
+        config.model.decode_head.update(in_channels=channels, **common)
         if head == 'FCNHead':
-            config.model.decode_head = dict(
-                type=head,
-                in_channels=channels[-1],
-                in_index=3,
-                channels=8,
-                num_convs=1,
-                num_classes=3,
-                align_corners=False,
-            )
+            one_map = dict(in_channels=channels[-1], in_index=3, num_convs=1, align_corners=False)
+            config.model.decode_head = dict(type=head, **one_map, **common)
         config.model.auxiliary_head = None
     config.model.backbone = arguments
     init_default_scope(config.default_scope)
-    model = MODELS.build(config.model).eval()
-    return model, config
+    return MODELS.build(config.model).eval(), config

@@ -4,6 +4,7 @@
 """
 
 import json
+from itertools import starmap
 from pathlib import Path
 
 import pytest
@@ -46,29 +47,33 @@ ROWS = [
     *(('VARS-S', head, 'pt2', 'any') for head in ('classifier', 'UPerHead')),
     *(('GABViT', 'FCNHead', kind, 'any') for kind in ('onnx', 'pt2')),
 ]
-TASKS = {'UPerHead': 'segmentation', 'FCNHead': 'segmentation', 'classifier': 'classification', None: 'features'}
+# The first two take a few seconds; then one of each format.
+QUICK = [('GABSwin', None, 'pt2', 'any'), ('VARS-S', None, 'onnx', 'one')]
+SLOW = [('GABViT', 'classifier', 'onnx', 'any'), ('ConViT', 'classifier', 'pt2', 'any')]
 
 
-def with_needs(rows: list[tuple], *marks: pytest.MarkDecorator) -> list:
-    """The rows with marks for the packages that they need; what is in ONNX, OpenVINO runs, too."""
-    packages = ([*PACKAGES[row[2]], *['openvino'] * (row[2] == 'onnx')] for row in rows)
-    return [pytest.param(*row, marks=(needs(*names), *marks)) for row, names in zip(rows, packages)]
+def marked(name: str, head: str | None, kind: str, size: str) -> object:
+    """A row with marks for the packages that it needs, and for its time."""
+    row, packages = (name, head, kind, size), [*PACKAGES[kind], *['openvino'] * (kind == 'onnx')]
+    time = () if row in QUICK else [pytest.mark.slow if row in SLOW else pytest.mark.every_config]
+    return pytest.param(*row, marks=[needs(*packages), *time])
 
 
-def hold(name: str, head: str | None, kind: str, size: str, folder: Path) -> None:
-    """Export a model, which compares the file with it, or see it refused. What is in ONNX, OpenVINO runs, too."""
-    torch.manual_seed(0)
+@pytest.mark.parametrize(('name', 'head', 'kind', 'size'), starmap(marked, ROWS))
+def test_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
+    """A model is exported, which compares the file with it, or refused. What is in ONNX, OpenVINO runs, too."""
     model, config = build(name, head)
     pixels = SIZE if size == 'one' else None
-    arguments = (model, config, kind, folder, pixels)
+    arguments = (model, config, kind, tmp_path, pixels)
     if (name, kind, size) in REFUSED:
         with pytest.raises(InputError, match=REFUSED[name, kind, size]):
             export(*arguments, backbone=head is None)
-        assert list(folder.iterdir()) == []
+        assert list(tmp_path.iterdir()) == []
         return
     file, pipeline = export(*arguments, backbone=head is None)
     assert file.stat().st_size > 10_000
-    assert json.loads(pipeline.read_text())['task'] == TASKS[head]
+    task = 'classification' if head == 'classifier' else 'segmentation' if head else 'features'
+    assert json.loads(pipeline.read_text())['task'] == task
     if kind == 'onnx':
         network = Features(model.backbone).eval() if head is None else network_of(model, config)
         backend = open_backend('openvino', file)
@@ -77,22 +82,6 @@ def hold(name: str, head: str | None, kind: str, size: str, folder: Path) -> Non
             lambda image: [torch.from_numpy(output) for output in backend.run(image.numpy()).values()],
             [(1, *pixels)] if pixels else CHECKED_PORTABLE,
         )
-
-
-@pytest.mark.every_config
-@pytest.mark.parametrize(('name', 'head', 'kind', 'size'), with_needs(ROWS))
-def test_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
-    hold(name, head, kind, size, tmp_path)
-
-
-# The first two take a few seconds; then one of each format.
-QUICK = [('GABSwin', None, 'pt2', 'any'), ('VARS-S', None, 'onnx', 'one')]
-SLOW = [('GABViT', 'classifier', 'onnx', 'any'), ('ConViT', 'classifier', 'pt2', 'any')]
-
-
-@pytest.mark.parametrize(('name', 'head', 'kind', 'size'), [*with_needs(QUICK), *with_needs(SLOW, pytest.mark.slow)])
-def test_row_of_each_format_and_refusals(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
-    hold(name, head, kind, size, tmp_path)
 
 
 @pytest.mark.slow
@@ -110,18 +99,14 @@ def test_backbone_of_a_detector(workplace: Path, tool: InProcess) -> None:
     assert [tuple(output.shape[1:]) for output in maps] == [(24, 16, 24), (48, 8, 12), (48, 4, 6), (48, 2, 3)]
 
 
-def test_a_classifier_of_several_labels_is_refused() -> None:
+def test_heads_that_choose_are_refused() -> None:
     model, config = build('GABViT', 'classifier')
     model.head = MODELS.build(dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=3, in_channels=16))
     with pytest.raises(InputError, match='MultiLabelLinearClsHead: exported are classifiers of one class an image'):
         network_of(model, config)
-
-
-def test_mask2former_is_refused() -> None:
     config = Config.fromfile(ROOT / 'configs/transnext/mask2former_micro_ade20k.py')
     config.model.backbone.arch = BACKBONES['TransNeXt']['arch']
     config.model.decode_head.in_channels = [8, 16, 16, 16]
     init_default_scope(config.default_scope)
-    model = MODELS.build(config.model)
     with pytest.raises(InputError, match='Mask2FormerHead: --via torch exports segmentors whose decode_head gives'):
-        network_of(model, config)
+        network_of(MODELS.build(config.model), config)

@@ -14,8 +14,7 @@ KINDS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
 def kept_boxes(op: str, **arguments) -> Results:
     """By 'nms', 'batched_nms' or 'soft_nms'."""
-    dets, kept = getattr(mmcv.ops, op)(**arguments)
-    return {'dets': dets, 'kept': kept}
+    return dict(zip(('dets', 'kept'), getattr(mmcv.ops, op)(**arguments), strict=True))
 
 
 def nms_match(dets: Tensor, iou_threshold: float) -> Results:
@@ -28,18 +27,16 @@ def bbox_overlaps(boxes: Tensor, others: Tensor, **options) -> Results:
     return {'ious': ious}
 
 
-def with_gradients(
-    function: Callable[..., Tensor], inputs: dict[str, Tensor], output_grad: Tensor, **options
-) -> Results:
+def with_gradients(function: Callable[..., Tensor], inputs: dict[str, Tensor], output_grad: Tensor) -> Results:
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
-    output = function(*leaves.values(), **options)
+    output = function(*leaves.values())
     output.backward(output_grad)
     return {'output': output.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
 
 
-def deform_conv(op: str, **arguments) -> Results:
+def deform_conv(op: str, inputs: dict[str, Tensor], output_grad: Tensor, **options) -> Results:
     """By 'deform_conv2d' or 'modulated_deform_conv2d'."""
-    return with_gradients(lambda *tensors, **options: getattr(mmcv.ops, op)(*tensors, *options.values()), **arguments)
+    return with_gradients(lambda *tensors: getattr(mmcv.ops, op)(*tensors, *options.values()), inputs, output_grad)
 
 
 def psa_mask(psa_type: str, mask_size: tuple[int, int], **arguments) -> Results:
@@ -47,17 +44,14 @@ def psa_mask(psa_type: str, mask_size: tuple[int, int], **arguments) -> Results:
 
 
 def roi_align(features: Tensor, rois: Tensor, output_grad: Tensor, **options) -> Results:
-    features = features.clone().requires_grad_()
     layer = mmcv.ops.RoIAlign(output_size=output_grad.shape[2:], **options)
-    output = layer(features, rois)
-    output.backward(output_grad)
-    return {'output': output.detach(), 'gradient': features.grad}
+    return with_gradients(lambda maps: layer(maps, rois), {'gradient': features}, output_grad)
 
 
-def refused(function: Callable[..., object], **arguments) -> Results:
+def refused(function: Callable[..., object], arguments: list) -> Results:
     """Of which kinds the error is that a call raises."""
     try:
-        function(*arguments.values())
+        function(*arguments)
     except KINDS as error:
         return {'kinds': torch.tensor([isinstance(error, kind) for kind in KINDS])}
     return {}
@@ -139,26 +133,23 @@ def add_convolutions() -> None:
     ):
         options = dict(stride=stride, padding=padding, dilation=dilation, groups=groups, deform_groups=deform_groups)
         image, weight = torch.randn(3, 4, 9, 8), torch.randn(6, 4 // groups, 3, 2)
-        output = torch.nn.functional.conv2d(image, weight, None, stride, padding, dilation, groups)
+        grad = torch.randn_like(torch.nn.functional.conv2d(image, weight, None, stride, padding, dilation, groups))
         # Half of the offsets are whole: at the borders the derivative depends on the side that is taken.
-        offsets = 2 * torch.randn(3, 12 * deform_groups, *output.shape[2:])
+        offsets = 2 * torch.randn(3, 12 * deform_groups, *grad.shape[2:])
         offsets = torch.where(torch.rand_like(offsets) < 0.5, offsets.round(), offsets)
-        inputs = dict(input=image, offset=offsets, weight=weight)
-        grad = torch.randn_like(output)
-        add(f'deform_conv, {options}', deform_conv, op='deform_conv2d', inputs=inputs, output_grad=grad, **options)
-        mask = torch.rand(3, 6 * deform_groups, *output.shape[2:])
-        inputs = dict(input=image, offset=offsets, mask=mask, weight=weight)
-        modulated = dict(op='modulated_deform_conv2d', output_grad=grad)
-        name = f'modulated_deform_conv, {options}'
-        add(name, deform_conv, **modulated, inputs=inputs, bias=None, **options)
+        inputs, mask = dict(input=image, offset=offsets), torch.rand(3, 6 * deform_groups, *grad.shape[2:])
+        arguments = dict(op='deform_conv2d', inputs=dict(inputs, weight=weight), output_grad=grad)
+        add(f'deform_conv, {options}', deform_conv, **arguments, **options)
+        inputs.update(mask=mask, weight=weight)
+        arguments = dict(op='modulated_deform_conv2d', output_grad=grad)
+        add(f'modulated_deform_conv, {options}', deform_conv, **arguments, inputs=inputs, bias=None, **options)
         inputs = dict(inputs, bias=torch.randn(6))
-        add(f'{name}, bias', deform_conv, **modulated, inputs=inputs, **options)
+        add(f'modulated_deform_conv, {options}, bias', deform_conv, **arguments, inputs=inputs, **options)
     inputs = dict(input=torch.randn(2, 4, 3, 4), offset=torch.randn(2, 18, 5, 6), mask=torch.rand(2, 9, 5, 6))
     inputs.update(weight=torch.randn(6, 4, 3, 3))
-    modulated = dict(op='modulated_deform_conv2d', output_grad=torch.randn(2, 6, 3, 4))
-    options = dict(bias=None, stride=1, padding=1)
+    arguments = dict(op='modulated_deform_conv2d', output_grad=torch.randn(2, 6, 3, 4), bias=None)
     name = 'modulated_deform_conv, offsets of a larger map'
-    add(name, deform_conv, **modulated, inputs=inputs, **options)
+    add(name, deform_conv, **arguments, inputs=inputs, stride=1, padding=1)
     for psa_type, mask_size in product(('collect', 'distribute'), ((5, 7), (3, 1))):
         inputs = dict(input=torch.randn(2, mask_size[0] * mask_size[1], 4, 5))
         options = dict(output_grad=torch.randn(2, 20, 4, 5), mask_size=mask_size, psa_type=psa_type)
@@ -185,38 +176,29 @@ def add_regions() -> None:
 def add_refused() -> None:
     """Calls that mmcv refuses: a shape, a dtype, a number of groups or a name that does not fit."""
     boxes, scores, maps, rois = random_boxes(9), distinct_scores(9), features(2), random_rois(9, 2)
-    image, offset, mask, weight = torch.randn(1, 4, 6, 6), torch.randn(1, 18, 6, 6), torch.rand(1, 9, 6, 6), {}
-    for channels in (4, 2):
-        weight[channels] = torch.randn(6, channels, 3, 3)
-    rest = dict(stride=1, padding=1, dilation=1)
-    calls = [
-        (mmcv.ops.nms, dict(boxes=boxes, scores=scores[:8], iou_threshold=0.5)),
-        (mmcv.ops.nms, dict(boxes=boxes.double(), scores=scores, iou_threshold=0.5)),
-        (mmcv.ops.nms, dict(boxes=boxes.long(), scores=scores.long(), iou_threshold=0.5)),
-        (mmcv.ops.soft_nms, dict(boxes=boxes[:, :3], scores=scores)),
-        (mmcv.ops.nms_match, dict(dets=boxes, iou_threshold=0.5)),
-        (mmcv.ops.bbox_overlaps, dict(boxes=boxes, others=boxes, mode='giou')),
-        (mmcv.ops.roi_align, dict(maps=maps.double(), rois=rois, output_size=3)),
-        (mmcv.ops.roi_align, dict(maps=maps[0], rois=rois, size=3, scale=1.0, ratio=2, mode='max')),
-        (mmcv.ops.roi_pool, dict(maps=maps, rois=rois[:, 1:], output_size=3)),
-        (mmcv.ops.deform_conv2d, dict(image=image, offset=offset, weight=weight[4], **rest, groups=2)),
-        (
-            mmcv.ops.deform_conv2d,
-            dict(image=image, offset=offset, weight=weight[4], **rest, groups=1, deform_groups=2),
-        ),
-        (mmcv.ops.deform_conv2d, dict(image=image, offset=offset[..., :5], weight=weight[4], **rest)),
-        (
-            mmcv.ops.modulated_deform_conv2d,
-            dict(image=image, offset=offset, mask=mask, weight=weight[2], bias=None, **rest),
-        ),
-        (mmcv.ops.PSAMask, dict(psa_type='gather', mask_size=3)),
-        (mmcv.ops.sigmoid_focal_loss, dict(logits=torch.randn(3, 2), target=torch.zeros(3))),
-        (mmcv.ops.softmax_focal_loss, dict(logits=torch.randn(3, 2), target=torch.zeros(2).long())),
-        (mmcv.ops.carafe, dict(maps=maps, masks=torch.rand(2, 9, 30, 40), kernel_size=3, groups=1, scale=2)),
-    ]
-    for index, (function, arguments) in enumerate(calls):
+    image, offset, mask = torch.randn(1, 4, 6, 6), torch.randn(1, 18, 6, 6), torch.rand(1, 9, 6, 6)
+    weight, logits, ops = torch.randn(6, 4, 3, 3), torch.randn(3, 2), mmcv.ops
+    for index, (function, *arguments) in enumerate((
+        (ops.nms, boxes, scores[:8], 0.5),
+        (ops.nms, boxes.double(), scores, 0.5),
+        (ops.nms, boxes.long(), scores.long(), 0.5),
+        (ops.soft_nms, boxes[:, :3], scores),
+        (ops.nms_match, boxes, 0.5),
+        (ops.bbox_overlaps, boxes, boxes, 'giou'),
+        (ops.roi_align, maps.double(), rois, 3),
+        (ops.roi_align, maps[0], rois, 3, 1.0, 2, 'max'),
+        (ops.roi_pool, maps, rois[:, 1:], 3),
+        (ops.deform_conv2d, image, offset, weight, 1, 1, 1, 2),
+        (ops.deform_conv2d, image, offset, weight, 1, 1, 1, 1, 2),
+        (ops.deform_conv2d, image, offset[..., :5], weight, 1, 1, 1),
+        (ops.modulated_deform_conv2d, image, offset, mask, weight[:, :2], None, 1, 1, 1),
+        (ops.PSAMask, 'gather', 3),
+        (ops.sigmoid_focal_loss, logits, torch.zeros(3)),
+        (ops.softmax_focal_loss, logits, torch.zeros(2).long()),
+        (ops.carafe, maps, torch.rand(2, 9, 30, 40), 3, 1, 2),
+    )):  # fmt: skip
         name = getattr(function, '__name__', function)
-        add(f'refused, {index}, {name}', partial(refused, function), **arguments)
+        add(f'refused, {index}, {name}', partial(refused, function), arguments=arguments)
 
 
 with torch.random.fork_rng(devices=[]):

@@ -9,18 +9,10 @@ import torch
 
 import bioattn_mm  # noqa: F401  (provides mmcv._ext where there is none)
 
+torch.set_num_threads(1)
+from mmcv_op_cases import CASES  # noqa: E402
 
-def main(arguments_file: str, results_file: str) -> None:
-    torch.set_num_threads(1)
-    from mmcv_op_cases import CASES
-
-    if sys.modules['mmcv._ext'].__spec__.origin == 'bioattn_mm.mmcv_ops.stand_ins':
-        sys.exit('bioattn_mm has replaced compiled ops, or there are none')
-
-    arguments_by_case = torch.load(arguments_file)
-    results = {name: CASES[name][0](**arguments) for name, arguments in arguments_by_case.items()}
-    torch.save(results, results_file)
-
-
-if __name__ == '__main__':
-    main(*sys.argv[1:])
+if sys.modules['mmcv._ext'].__spec__.origin == 'bioattn_mm.mmcv_ops.stand_ins':
+    sys.exit('bioattn_mm has replaced compiled ops, or there are none')
+arguments_by_case = torch.load(sys.argv[1])
+torch.save({name: CASES[name][0](**arguments) for name, arguments in arguments_by_case.items()}, sys.argv[2])

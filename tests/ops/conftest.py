@@ -1,7 +1,7 @@
 """What the operator tests share."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
-from bioattn_mm.ops.samples import OPERATORS
 
 from ..needs import needs
 from .cuda_on_cpu import CUDAOnCPU
@@ -32,7 +31,7 @@ OF_BFLOAT16 = ('avx512_bf16', 'amx')
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs the emulation of CUDA is slow, as its kernels are compiled for a minute."""
     for item in items:
-        if 'emulation_folder' in item.fixturenames or 'cuda on cpu' in item.name:
+        if 'emulation_folder' in item.fixturenames or 'on cpu' in item.name:
             item.add_marker('slow')
 
 
@@ -46,11 +45,6 @@ def capability(name: str) -> Iterator[None]:
         torch.ops.bioattn_mm.set_cpu_capability(IN_USE)
 
 
-def without_bfloat16_kernels() -> str:
-    """The best instruction set, up to that in use, that has no kernels for bfloat16."""
-    return 'avx512' if IN_USE in OF_BFLOAT16 else IN_USE
-
-
 def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:
     """The results of `run` are the same to the last bit with one, two and three threads."""
     results, threads = [], torch.get_num_threads()
@@ -62,15 +56,6 @@ def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:
         torch.set_num_threads(threads)
     for others in results[1:]:
         assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
-
-
-def check_backends_agree(name: str, inputs: Sequence[torch.Tensor], ignored: Sequence[int] = ()) -> None:
-    """An operator has the values and gradients of its formula, but for those results that are named."""
-    results = (OPERATORS[name].values_and_gradients(inputs, backend) for backend in ('cpu', 'reference'))
-    for number, (got, want) in enumerate(zip(*results, strict=True)):
-        if number not in ignored and want.numel():
-            tolerance = (1e-10 if want.dtype == torch.float64 else 3e-5) * want.abs().max().item()
-            torch.testing.assert_close(got, want, rtol=0, atol=tolerance, msg=lambda m: f'{number}: {m}')  # noqa: B023
 
 
 class Calls(TorchDispatchMode):
@@ -99,20 +84,33 @@ def cuda_on_cpu(emulation_folder: Path) -> CUDAOnCPU:
     return CUDAOnCPU('kernels_on_cpu', emulation_folder)
 
 
-class Backend(NamedTuple):
-    """Of operators, and the device of their tensors, which is the CPU where CUDA is emulated."""
+@pytest.fixture(scope='session')
+def turing_on_cpu(emulation_folder: Path) -> CUDAOnCPU:
+    """Those for compute capability 7.5: tensor cores for float16 alone, and ordinary copies."""
+    return CUDAOnCPU('turing_on_cpu', emulation_folder, capability=750)
 
-    name: str
-    device: str
+
+class Place(NamedTuple):
+    """Where operators run: their backend, the device of their tensors, and what stands for a GPU on the CPU."""
+
+    backend: str
+    device: str = 'cpu'
+    emulation: CUDAOnCPU | None = None
 
 
 @pytest.fixture(params=BACKENDS)
-def any_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Every backend, and the CUDA kernels' source on the CPU."""
-    if request.param == 'cuda on cpu':
-        request.getfixturevalue('cuda_on_cpu').stand_in(monkeypatch)
-        return Backend('cuda', 'cpu')
-    return Backend(request.param, 'cuda' if request.param == 'cuda' else 'cpu')
+    return place_of(request, monkeypatch)
+
+
+def place_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """That of the parameter of a fixture: a backend, or the name of a fixture of kernels on the CPU."""
+    if 'on cpu' not in request.param:
+        return Place(request.param, 'cuda' if request.param == 'cuda' else 'cpu')
+    emulation = request.getfixturevalue(request.param.replace(' ', '_'))
+    emulation.stand_in(monkeypatch)
+    return Place('cuda', emulation=emulation)
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

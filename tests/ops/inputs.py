@@ -10,14 +10,14 @@ from bioattn_mm.ops.samples import OPERATORS
 
 def aggregated_attention_inputs(
     rows: int = 4, dtype: torch.dtype = torch.float64, **sizes: object
-) -> dict[str, torch.Tensor]:
+) -> AggregatedAttentionInputs:
     """Pairs of a query row and a pooled row have one of so many rows of the position bias, drawn at random."""
     inputs = AggregatedAttentionInputs(*OPERATORS['aggregated_attention'].inputs(sizes, 'cpu', dtype))
     heads, _, width, pooled_width = inputs.pooled_bias.shape
     return inputs._replace(
         pooled_bias=torch.randn(heads, rows, width, pooled_width).to(dtype),
         pooled_bias_rows=torch.randint(rows, inputs.pooled_bias_rows.shape),
-    )._asdict()
+    )
 
 
 def cosine_attention_inputs(
@@ -35,6 +35,9 @@ def cosine_attention_inputs(
         if consecutive
         else torch.randint(columns, (width, pooled_width)),
     )
+
+
+RANDOM = dict(aggregated_attention=aggregated_attention_inputs, cosine_attention=cosine_attention_inputs)
 
 
 def to_double(value: object) -> object:

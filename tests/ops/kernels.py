@@ -1,23 +1,19 @@
 """The operators as their kernels are tested: with tensors, tolerances and places of their own."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bioattn_mm.ops import add_norm, gated_convolution, gelu_pool_norm
+from bioattn_mm.ops.check import relative_error
 from bioattn_mm.ops.samples import OPERATORS, Operator, make_add_norm, make_gated_convolution
-from tests.ops.cuda_on_cpu import CUDAOnCPU
-from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs, to_double
+from tests.ops.conftest import Place
+from tests.ops.inputs import RANDOM, to_double
 
 EPS = 1e-3
-
-
-def make_aggregated_attention(**sizes: object) -> list[Tensor]:
-    inputs = aggregated_attention_inputs(**sizes, dtype=torch.float32)
-    return [inputs.pop('query') / max(sizes.get('channels', 8), 1) ** 0.5, *inputs.values()]
 
 
 def make_gate(**sizes: object) -> list[Tensor]:
@@ -39,10 +35,8 @@ def pool_norm(grid: tuple[int, int]) -> Operator:
 
 
 KERNELS = OPERATORS | {
-    'aggregated_attention': replace(OPERATORS['aggregated_attention'], make=make_aggregated_attention),
-    'cosine_attention': replace(
-        OPERATORS['cosine_attention'], make=partial(cosine_attention_inputs, dtype=torch.float32)
-    ),
+    # Their rows and columns of the position bias are random.
+    **{name: replace(OPERATORS[name], make=partial(make, dtype=torch.float32)) for name, make in RANDOM.items()},
     'gate after a linear layer': replace(
         OPERATORS['gated_convolution'], run=gate, make=make_gate, full_precision=(1, 2, 3)
     ),
@@ -61,26 +55,24 @@ KERNELS = OPERATORS | {
 TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (5e-3, 4e-3), torch.bfloat16: (4e-2, 2e-2)}
 
 
-class Place(NamedTuple):
-    """Where kernels run: the device of their tensors, the backend, and what stands for a GPU."""
-
-    device: str
-    backend: str = 'cuda'
-    emulation: CUDAOnCPU | None = None
-
-
-def check(name: str, inputs: list[Tensor], place: Place, tolerance: float | None = None) -> None:
-    """Values and gradients are those of the formula in float64."""
+def check(
+    name: str,
+    inputs: Sequence[Tensor],
+    place: Place,
+    tolerance: float | None = None,
+    formula: Callable[..., Tensor] | None = None,
+) -> None:
+    """Values and gradients are those of a formula in float64, by default PyTorch's."""
     inputs, operator = [tensor.to(place.device) for tensor in inputs], KERNELS[name]
     allowed = tolerance or TOLERANCE.get(inputs[0].dtype, (1e-12, 1e-12))['attention' not in name]
     smallest = 0.1 if 'cosine' in name else float('norm' in name)  # sums in which large terms cancel are near 0
-    wanted = operator.values_and_gradients([*map(to_double, inputs)], 'reference')
+    exact = replace(operator, run=formula or operator.run)
+    wanted = exact.values_and_gradients([*map(to_double, inputs)], 'reference')
     dtypes = [tensor.dtype for tensor in (inputs[0], *operator.leaves(inputs))]
     results = zip(operator.values_and_gradients(inputs, place.backend), wanted, dtypes, strict=True)
     for number, (result, want, dtype) in enumerate(results):
         assert result.dtype == dtype
-        atol = allowed * max(want.abs().max().item(), smallest) if want.numel() else 0
-        torch.testing.assert_close(result.double(), want, rtol=0, atol=atol, msg=lambda m: f'{number}: {m}')  # noqa: B023
+        assert (error := relative_error(result, want, smallest)) <= allowed, f'result {number} differs by {error}'
 
 
 def inputs_of(name: str, dtype: torch.dtype = torch.float32, **sizes: object) -> list[Tensor]:

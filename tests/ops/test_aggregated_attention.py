@@ -1,17 +1,18 @@
-"""Aggregated attention against its formula, written out query by query."""
+"""Aggregated attention, and the other means of benchmarks/baselines.py, against its formula written out."""
+
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 
 from bioattn_mm.ops import aggregated_attention
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
-from bioattn_mm.ops.backends import choose_backend
 from tests.ops.inputs import aggregated_attention_inputs
 
 
-def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
+def written_out(x: AggregatedAttentionInputs) -> torch.Tensor:
     """Equations 10 to 14 of the paper for one query at a time."""
-    x = AggregatedAttentionInputs(**arguments)
     batch, height, width, heads, _ = x.query.shape
     window_size = round(x.window_bias.shape[1] ** 0.5)
     output = torch.zeros_like(x.query)
@@ -47,25 +48,17 @@ def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
     ids=str,
 )
 def test_equals_the_formula(sizes: dict, backend: str) -> None:
-    arguments = aggregated_attention_inputs(**sizes)
-    output = aggregated_attention(**arguments, backend=backend)
-    torch.testing.assert_close(output, written_out(arguments), rtol=1e-10, atol=1e-10)
+    inputs = aggregated_attention_inputs(**sizes)
+    output = aggregated_attention(*inputs, backend=backend)
+    torch.testing.assert_close(output, written_out(inputs), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize('row', [-1, 4])
-def test_rows_outside_of_the_bias(row: int, backend: str) -> None:
-    arguments = aggregated_attention_inputs()
-    arguments['pooled_bias_rows'][3, 1] = row
-    # PyTorch's index_select raises a RuntimeError, the compiled operator an IndexError.
-    with pytest.raises(
-        (IndexError, RuntimeError), match=f'out of DATA bounds|pooled_bias_rows must be 0 to 3, .* got {row}'
-    ):
-        aggregated_attention(**arguments, backend=backend)
-
-
-def test_backend_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
-    assert choose_backend(torch.device('cpu'), None) == 'reference'
-    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'abacus')
-    with pytest.raises(ValueError, match="no backend 'abacus' for cpu: expected one of .*reference"):
-        aggregated_attention(**aggregated_attention_inputs())
+@pytest.mark.parametrize('sizes', [dict(), dict(grid=(9, 6), pooled_grid=(3, 2), window_size=5)], ids=str)
+def test_baselines_compute_the_same(sizes: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / 'benchmarks')
+    baselines, inputs = import_module('baselines'), aggregated_attention_inputs(**sizes, dtype=torch.float32)
+    want = aggregated_attention(*inputs, backend='reference')
+    torch.testing.assert_close(baselines.unfused_attention(*inputs), want, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        flex = baselines.flex_aggregated_attention(*inputs, compiled=False)
+        torch.testing.assert_close(flex(*inputs), want, rtol=1e-5, atol=1e-5)

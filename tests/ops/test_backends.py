@@ -1,25 +1,28 @@
 """Which backend runs, and what is said where the fast one does not."""
 
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from bioattn_mm.ops import aggregated_attention, backends
+from bioattn_mm.ops import backends
 from bioattn_mm.ops.backends import available_backends, capabilities_of, choose_backend
+from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import needs
-from tests.ops.inputs import aggregated_attention_inputs
 
 GPU = torch.device('cuda', 0)
+FLOAT32 = torch.float32
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch):
     """Pretends that there is a GPU, and operators for some: `gpu(capability=(8, 6), compiled='8.0 9.0')`."""
 
-    def pretend(capability: tuple[int, int], compiled: str, driver: int = 13000) -> None:
+    def pretend(capability: tuple[int, int], compiled: str, driver: int = 13010) -> None:
         properties = SimpleNamespace(name='Some GPU', major=capability[0], minor=capability[1])
         monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
         monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
@@ -38,101 +41,103 @@ def gpu(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ('compiled', 'capability', 'runs'),
+    ('compiled', 'runs_on', 'not_on'),
     [
-        ('8.0 9.0', (8, 0), True),
-        ('8.0 9.0', (8, 9), True),
-        ('8.0 9.0', (9, 0), True),
-        ('8.0 9.0', (7, 5), False),
-        ('8.0 9.0', (12, 0), False),
-        ('8.0 9.0+PTX', (12, 0), True),
-        ('8.6', (8, 0), False),
-        ('8.0+PTX', (7, 5), False),
-        ('9.0a', (9, 0), True),
-        ('9.0a+PTX', (10, 0), False),
-        ('10.0f', (10, 3), True),
-        ('10.0f', (12, 0), False),
-        ('Hopper', (7, 5), True),  # not known: taken at its word
-        ('', (8, 0), False),
+        ('8.0 9.0', (80, 89, 90), (75, 120)),
+        ('8.0 9.0+PTX', (120,), ()),
+        ('8.6', (), (80,)),
+        ('8.0+PTX', (), (75,)),
+        ('9.0a', (90,), ()),
+        ('9.0a+PTX', (), (100,)),
+        ('10.0f', (103,), (120,)),
+        ('Hopper', (75,), ()),  # not known: taken at its word
+        ('', (), (80,)),
     ],
 )
-def test_compute_capability(gpu, compiled: str, capability: tuple[int, int], runs: bool) -> None:
-    gpu(capability, compiled)
-    assert available_backends(GPU) == (['cuda', 'reference'] if runs else ['reference'])
+def test_compute_capability(gpu, compiled: str, runs_on: tuple[int, ...], not_on: tuple[int, ...]) -> None:
+    for capability in (*runs_on, *not_on):
+        gpu(divmod(capability, 10), compiled)
+        assert available_backends(GPU) == ['cuda'] * (capability in runs_on) + ['reference']
 
 
-def test_a_gpu_without_compiled_operators_is_warned_of_once(gpu) -> None:
-    gpu((7, 5), '8.0 9.0')
-    with pytest.warns(
-        UserWarning, match=r'in PyTorch, slower: .* capability 8.0 9.0, and Some GPU has 7.5; to build'
-    ):
-        assert choose_backend(GPU, None) == 'reference'
+@pytest.mark.parametrize(
+    ('compiled', 'driver', 'unsupported', 'message'),
+    [
+        ('8.0 9.0', 13000, None, 'capability 8.0 9.0, and Some GPU has 7.5; to build'),
+        ('', 13000, None, 'the operators were compiled without CUDA; to build'),
+        ('7.5', 12080, None, 'with CUDA 13.0, and the driver runs CUDA 12.8 at most'),
+        ('7.5', 13000, 'takes 8 channels', 'takes 8 channels'),
+    ],
+)
+def test_a_gpu_that_runs_pytorch_is_warned_of_once(
+    gpu, compiled: str, driver: int, unsupported: str | None, message: str
+) -> None:
+    gpu((7, 5), compiled, driver)
+    with pytest.warns(UserWarning, match=f'in PyTorch, slower: .*{message}'):
+        assert choose_backend(GPU, None, unsupported) == 'reference'
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        assert choose_backend(GPU, None) == 'reference'
-        assert choose_backend(GPU, 'reference') == 'reference'
-        gpu((7, 5), '7.5')
-        assert choose_backend(GPU, None) == 'cuda'
-    gpu((7, 5), '')
-    with pytest.warns(UserWarning, match='in PyTorch, slower: the operators were compiled without CUDA; to build'):
-        assert choose_backend(GPU, None) == 'reference'
+        assert choose_backend(GPU, None, unsupported) == choose_backend(GPU, 'reference', unsupported) == 'reference'
 
 
-def test_a_driver_older_than_the_operators(gpu) -> None:
-    gpu((9, 0), '9.0', driver=12080)
-    with pytest.warns(UserWarning, match='slower: .* with CUDA 13.0, and the driver runs CUDA 12.8 at most'):
-        assert choose_backend(GPU, None) == 'reference'
-    gpu((9, 0), '9.0', driver=13010)
-    assert choose_backend(GPU, None) == 'cuda'
-
-
-def test_arguments_that_the_kernels_do_not_take(gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_does_not_run_is_refused(gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu((8, 0), '8.0')
-    reason = 'aggregated_attention on CUDA takes 8, 16, ... 64 channels a head, got 12'
-    with pytest.warns(UserWarning, match=f'in PyTorch, slower: {reason}'):
-        assert choose_backend(GPU, None, reason) == 'reference'
-    assert choose_backend(GPU, 'reference', reason) == 'reference'
-    with pytest.raises(ValueError, match=f"backend 'cuda' cannot run: {reason}; the backend reference can"):
-        choose_backend(GPU, 'cuda', reason)
+    assert choose_backend(GPU, None) == 'cuda'
+    with pytest.raises(ValueError, match="backend 'cuda' cannot run: of 12 channels; the backend reference can"):
+        choose_backend(GPU, 'cuda', 'of 12 channels')
     monkeypatch.setenv('BIOATTN_MM_BACKEND', 'cuda')
-    with pytest.raises(ValueError, match=f"backend 'cuda' cannot run: {reason}"):
-        choose_backend(GPU, None, reason)
+    with pytest.raises(ValueError, match="backend 'cuda' cannot run: of 12 channels"):
+        choose_backend(GPU, None, 'of 12 channels')
+    assert choose_backend(torch.device('cpu'), None, 'of 12 channels') == 'reference'
     gpu((7, 5), '8.0')
-    with pytest.raises(
-        ValueError, match="no backend 'cuda' for cuda: expected one of reference; .* has 7.5, to build"
-    ):
+    with pytest.raises(ValueError, match="no backend 'cuda' for cuda: expected one of reference; .* has 7.5"):
         choose_backend(GPU, None)
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
+    assert choose_backend(torch.device('cpu'), None) == 'reference'
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'abacus')
+    with pytest.raises(ValueError, match="no backend 'abacus' for cpu: expected one of .*reference"):
+        choose_backend(torch.device('cpu'), None)
 
 
-@needs('torch for CUDA')  # also for fake tensors of a GPU
+@needs('operators')
 @pytest.mark.parametrize(
-    ('sizes', 'dtype', 'reason'),
+    ('name', 'device', 'sizes', 'dtype', 'reason'),
     [
-        (dict(channels=12), torch.float32, 'takes 8, 16, ... 64 channels a head, got 12'),
-        (dict(window_size=11), torch.float32, 'takes windows of 3, 5, 7 and 9, got 121 window offsets'),
-        (dict(), torch.float64, 'takes float32, float16 and bfloat16, got float64'),
-        (dict(), torch.float32, None),
+        ('gated_convolution', 'cpu', dict(channels=12), FLOAT32, 'the CPU takes 16, 32, ... channels, got 12'),
+        ('gated_convolution', 'cpu', {}, torch.float16, 'the CPU takes bfloat16, float32 and float64, got float16'),
+        ('gelu_pool', 'cpu', dict(channels=8), FLOAT32, 'and 16 channels or more'),
+        ('gelu_pool', 'cpu', {}, torch.float16, 'bfloat16, float32 and float64'),
+        ('add_norm', 'cpu', dict(channels=6), FLOAT32, 'takes 16 channels or more and no float16, got 6'),
+        ('gelu_pool_norm', 'cpu', {}, FLOAT32, 'is compiled for CUDA alone'),
+        # Tensors without data stand for those on a GPU.
+        ('gated_convolution', 'meta', dict(channels=15), FLOAT32, 'CUDA takes an even number of channels, got 15'),
+        ('gated_convolution', 'meta', {}, torch.float64, 'CUDA takes float32, float16 and bfloat16, got float64'),
+        ('add_norm', 'meta', dict(channels=5), FLOAT32, 'CUDA takes an even number of channels up to 4096, got 5'),
+        ('gelu_pool_norm', 'meta', dict(height=24), FLOAT32, r'a grid that divides that of x, got \(16, 16\) and'),
+        # Or fake ones, which not every torch has on a GPU.
+        *(
+            pytest.param('aggregated_attention', 'cuda', *row, marks=needs('torch for CUDA'))
+            for row in (
+                (dict(channels=12), FLOAT32, 'takes 8, 16, ... 64 channels a head, got 12'),
+                (dict(channels=72), FLOAT32, 'takes 8, 16, ... 64 channels a head, got 72'),
+                (dict(window_size=11), FLOAT32, 'takes windows of 3, 5, 7 and 9, got 121 window offsets'),
+                ({}, torch.float64, 'takes float32, float16 and bfloat16, got float64'),
+            )
+        ),
     ],
+    ids=str,
 )
-def test_what_the_operator_says_about_its_arguments(
-    monkeypatch: pytest.MonkeyPatch, sizes: dict, dtype: torch.dtype, reason: str | None
+def test_what_kernels_do_not_take_runs_in_pytorch(
+    name: str, device: str, sizes: dict, dtype: torch.dtype, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, 'CUDA_ARCHITECTURES', '8.0')
-    backends._warn_once.cache_clear()
-    arguments = aggregated_attention_inputs(**sizes, dtype=dtype)
-    with FakeTensorMode():  # of a GPU that need not be there
-        fakes = {
-            name: torch.empty(tensor.shape, dtype=tensor.dtype, device='cuda') for name, tensor in arguments.items()
-        }
-        if reason:
-            with pytest.raises(ValueError, match=reason):
-                aggregated_attention(**fakes, backend='cuda')
-            with pytest.warns(UserWarning, match=reason):
-                output = aggregated_attention(**fakes)
-        else:
-            output = aggregated_attention(**fakes, backend='reference')
-    assert output.shape == arguments['query'].shape
-    assert output.device.type == 'cuda'
+    monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
+    operator = OPERATORS[name]
+    with FakeTensorMode() if device == 'cuda' else nullcontext():
+        inputs = operator.inputs(sizes, device, dtype)
+        with pytest.raises(ValueError, match=f"'{device}' cannot run: {name} .*{reason}"):
+            operator.run(*inputs, backend=device)
+        output, want = operator.run(*inputs), operator.run(*inputs, backend='reference')
+    assert output.shape == want.shape and (device != 'cpu' or torch.equal(output, want))
 
 
 def test_the_choice_is_made_while_a_graph_is_compiled() -> None:
@@ -144,25 +149,26 @@ def test_the_choice_is_made_while_a_graph_is_compiled() -> None:
 
 
 @needs('operators')
-def test_library_of_another_version(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(backends, '__version__', 'of tomorrow')
-    with pytest.warns(UserWarning, match='those of bioattn_mm .*, another version than of tomorrow.*pip install'):
-        assert 'another version' in backends._load_library()
+@pytest.mark.parametrize(
+    ('module', 'attribute', 'value', 'message'),
+    [
+        (backends, '__version__', 'of tomorrow', 'of bioattn_mm .*, another version than of tomorrow.*pip install'),
+        (torch, '__version__', '2.9.1+cpu', r'need torch 2\.10 or later, and this is torch 2\.9\.1\+cpu'),
+        (backends, 'LIBRARY', Path(__file__), r'do not fit torch 2\..* \(.*\): attention runs in PyTorch, slower'),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_warned_of(
+    module: object, attribute: str, value: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, attribute, value)
+    with pytest.warns(UserWarning, match=message) as warned:
+        reason = backends._load_library()
+    assert reason and str(warned[0].message).startswith(reason)
 
 
-def test_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends.torch, '__version__', '2.9.1+cpu')
-    monkeypatch.setattr(backends, 'LIBRARY', backends.Path(__file__))
-    with pytest.warns(UserWarning, match=r'need torch 2\.10 or later, and this is torch 2\.9\.1\+cpu'):
-        assert backends._load_library()
-
-
-def test_libraries_that_torch_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ('LIBRARY', 'CUDA_LIBRARY'):
-        monkeypatch.setattr(backends, name, backends.Path(__file__))
+def test_a_library_for_cuda_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, 'CUDA_LIBRARY', Path(__file__))
     monkeypatch.setattr(backends, 'WHY_NOT_LOADED', None)
-    with pytest.warns(UserWarning, match=r'do not fit torch 2\..* \(.*\): attention runs in PyTorch, slower'):
-        assert backends._load_library()
     monkeypatch.setattr(torch.version, 'cuda', '13.0')
     assert backends._load_cuda_library().startswith('the operators for CUDA do not fit torch 2.')
     monkeypatch.setattr(torch.version, 'cuda', None)

@@ -4,14 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention, unit_vectors
+from bioattn_mm.ops import aggregated_attention, cosine_attention, unit_vectors
 from bioattn_mm.ops.samples import OPERATORS
-from tests.ops.conftest import check_any_number_of_threads, needs_library
+from tests.ops.conftest import Place, check_any_number_of_threads, needs_library
 from tests.ops.inputs import cosine_attention_inputs
-
-
-def output_and_gradients(inputs: CosineAttentionInputs, backend: str) -> list[torch.Tensor]:
-    return OPERATORS['cosine_attention'].values_and_gradients(inputs, backend)
+from tests.ops.kernels import check
 
 
 def test_is_aggregated_attention_of_scaled_unit_vectors(backend: str) -> None:
@@ -62,23 +59,14 @@ def test_heads_are_apart() -> None:
     inputs = cosine_attention_inputs(batch=3000, grid=(1, 1), pooled_grid=(1, 1), dtype=torch.float32)
     inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=torch.zeros(1, 1, dtype=int))
     inputs = inputs._replace(pooled_bias_columns=torch.zeros(1, 1, dtype=int))
-    check_any_number_of_threads(lambda: output_and_gradients(inputs, 'cpu'))
+    check_any_number_of_threads(lambda: OPERATORS['cosine_attention'].values_and_gradients(inputs, 'cpu'))
 
 
-@needs_library
-def test_zeros_stay_zeros() -> None:
+def test_zeros_stay_zeros(place: Place) -> None:
     """Below the smallest norm, a vector is multiplied by a constant."""
-    inputs = cosine_attention_inputs()
+    dtype, tolerance = (torch.float32, 4e-5) if place.backend == 'cuda' else (torch.float64, 1e-10)
+    inputs = cosine_attention_inputs(dtype=dtype)
     inputs.query[0, 2, 3] = 0
     inputs.key_value[0, 1, 4] *= 1e-9
     inputs.pooled_key_value[1, 1, 1] = 0
-    results = (output_and_gradients(inputs, backend) for backend in ('cpu', 'reference'))
-    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-7)
-
-
-@needs_library
-def test_columns_outside_of_the_bias() -> None:
-    inputs = cosine_attention_inputs()
-    inputs.pooled_bias_columns[3, 1] = 13
-    with pytest.raises(IndexError, match='pooled_bias_columns must be 0 to 12, .* got 13'):
-        cosine_attention(*inputs, backend='cpu')
+    check('cosine_attention', inputs, place, tolerance)

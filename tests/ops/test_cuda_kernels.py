@@ -1,11 +1,10 @@
 """The CUDA kernels, on a GPU if there is one, and their source compiled for the CPU.
 
-`log_cpb_table` and the sliding window are compared with their formulas in the files of these.
+The files of `log_cpb_table` and the sliding window have the values of these.
 """
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,13 +12,11 @@ from torch import Tensor
 
 from bioattn_mm.ops import aggregated_attention
 from bioattn_mm.ops.check import relative_error
-from bioattn_mm.ops.reference import aggregated_attention_reference
 from bioattn_mm.ops.samples import OPERATORS
-from tests.needs import needs
-from tests.ops.conftest import ON_CUDA
+from tests.ops.conftest import ON_CUDA, Place, place_of
 from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
-from tests.ops.inputs import aggregated_attention_inputs, cosine_attention_inputs, to_double
-from tests.ops.kernels import KERNELS, TOLERANCE, Place, check, inputs_of
+from tests.ops.inputs import aggregated_attention_inputs, to_double
+from tests.ops.kernels import KERNELS, TOLERANCE, check, inputs_of
 
 # Places of the tensors of aggregated attention.
 POOLED_VALUE, POOLED_BIAS, POOLED_BIAS_ROWS = 4, 6, 7
@@ -48,71 +45,54 @@ SIZES = [
 SEVERAL_CHUNKS = dict(batch=1, grid=(6, 9), pooled_grid=(1400, 1))
 # More tokens than the blocks for their sums take at once, and not a whole number of blocks.
 SEVERAL_BLOCKS = dict(batch=1, grid=(17, 31), pooled_grid=(2, 5), heads=1, channels=24)
-FLOAT16, BFLOAT16 = torch.float16, torch.bfloat16
-ROWS = [
-    *(('aggregated_attention', sizes, dtype) for sizes in SIZES for dtype in TOLERANCE),
-    *(
-        ('cosine_attention', sizes, torch.float32)
-        for sizes in (
-            SEVERAL_BLOCKS,
-            dict(grid=(3, 4), window_size=5, channels=40, heads=3),
-            dict(batch=1, grid=(1, 1), pooled_grid=(1, 1), channels=16),
-            dict(batch=0),
-        )
-    ),
-    *(('cosine_attention', dict(channels=24), dtype) for dtype in (FLOAT16, BFLOAT16)),
-    *(
-        ('gate after a linear layer', sizes, torch.float32)
-        for sizes in (
-            dict(grid=(1, 1)),
-            dict(grid=(1, 6), channels=2),
-            dict(grid=(9, 17), channels=70, batch=1),  # blocks that begin with the last row, column and channels
-            dict(grid=(8, 16), channels=64),  # blocks without a remainder
-            dict(grid=(2, 3), channels=4, batch=9),  # more tiles than warps add them up
-            dict(batch=0),
-        )
-    ),
-    *(('gate after a linear layer', dict(grid=(3, 5), channels=6), dtype) for dtype in (FLOAT16, BFLOAT16)),
-    ('gated_convolution', dict(grid=(3, 4)), torch.float32),
-    ('add_norm', dict(grid=(4, 9), channels=6), torch.float32),
-    ('add_norm of two tensors', dict(grid=(4, 9), channels=6), torch.float32),
-    *(
-        ('add_norm, both results', *row)
-        for row in (
-            (dict(grid=(1, 1), channels=2), torch.float32),
-            (dict(grid=(3, 5), channels=6), FLOAT16),
-            (dict(grid=(3, 5), channels=70), BFLOAT16),
-            (dict(grid=(5, 9), channels=64, batch=1), torch.float32),
-            # More than a block with eight warps has memory for.
-            (dict(grid=(1, 3), channels=1030, batch=3), torch.float32),
-            (dict(batch=0), torch.float32),
-        )
-    ),
-    ('gelu_pool_norm to 1 x 1', dict(height=1, width=1, channels=4), torch.float32),
-    ('gelu_pool_norm', POOLED, FLOAT16),
-    ('gelu_pool_norm', POOLED | dict(channels=70), BFLOAT16),
+FLOAT32, FLOAT16, BFLOAT16 = torch.float32, torch.float16, torch.bfloat16
+GATE, BOTH = 'gate after a linear layer', 'add_norm, both results'
+SIZES_OF = {
+    **{('aggregated_attention', dtype): SIZES for dtype in TOLERANCE},
+    ('cosine_attention', FLOAT32): [
+        SEVERAL_BLOCKS,
+        dict(grid=(3, 4), window_size=5, channels=40, heads=3),
+        dict(batch=1, grid=(1, 1), pooled_grid=(1, 1), channels=16),
+        dict(batch=0),
+    ],
+    **{('cosine_attention', dtype): [dict(channels=24)] for dtype in (FLOAT16, BFLOAT16)},
+    (GATE, FLOAT32): [
+        dict(grid=(1, 1)),
+        dict(grid=(1, 6), channels=2),
+        dict(grid=(9, 17), channels=70, batch=1),  # blocks that begin with the last row, column and channels
+        dict(grid=(8, 16), channels=64),  # blocks without a remainder
+        dict(grid=(2, 3), channels=4, batch=9),  # more tiles than warps add them up
+        dict(batch=0),
+    ],
+    **{(GATE, dtype): [dict(grid=(3, 5), channels=6)] for dtype in (FLOAT16, BFLOAT16)},
+    ('gated_convolution', FLOAT32): [dict(grid=(3, 4))],
+    ('add_norm', FLOAT32): [dict(grid=(4, 9), channels=6)],
+    ('add_norm of two tensors', FLOAT32): [dict(grid=(4, 9), channels=6)],
+    (BOTH, FLOAT32): [
+        dict(grid=(1, 1), channels=2),
+        dict(grid=(5, 9), channels=64, batch=1),
+        dict(grid=(1, 3), channels=1030, batch=3),  # more than a block with eight warps has memory for
+        dict(batch=0),
+    ],
+    (BOTH, FLOAT16): [dict(grid=(3, 5), channels=6)],
+    (BOTH, BFLOAT16): [dict(grid=(3, 5), channels=70)],
+    ('gelu_pool_norm', FLOAT32): [POOLED | dict(batch=0)],
+    ('gelu_pool_norm', FLOAT16): [POOLED],
+    ('gelu_pool_norm', BFLOAT16): [POOLED | dict(channels=70)],
     # More tokens in a cell than warps; cells of one token.
-    ('gelu_pool_norm to 2 x 2', dict(height=8, width=6, channels=64), torch.float32),
-    ('gelu_pool_norm to 4 x 9', POOLED | dict(batch=1), torch.float32),
-    ('gelu_pool_norm', POOLED | dict(batch=0), torch.float32),
-    *((f'sliding_window_{of}', dict(grid=grid), torch.float32) for of in ('qk', 'av') for grid in ((0, 3), (2, 0))),
-]
-
-
-@pytest.fixture(scope='session')
-def turing(emulation_folder: Path) -> CUDAOnCPU:
-    """The kernels for compute capability 7.5, on the CPU: tensor cores for float16 alone, and ordinary copies."""
-    return CUDAOnCPU('turing_on_cpu', emulation_folder, capability=750)
+    ('gelu_pool_norm to 2 x 2', FLOAT32): [dict(height=8, width=6, channels=64)],
+    ('gelu_pool_norm to 4 x 9', FLOAT32): [POOLED | dict(batch=1)],
+    ('gelu_pool_norm to 1 x 1', FLOAT32): [dict(height=1, width=1, channels=4)],
+    **{(f'sliding_window_{of}', FLOAT32): [dict(grid=(0, 3)), dict(grid=(2, 0))] for of in ('qk', 'av')},
+}
+ROWS = [(name, sizes, dtype) for (name, dtype), each in SIZES_OF.items() for sizes in each]
+ROWS.append(pytest.param('aggregated_attention', SEVERAL_CHUNKS, FLOAT32, marks=pytest.mark.every_kernel))
 
 
 # Turing is left to `every_kernel`: test_cuda_on_cpu.py tests the functions that are different there.
 @pytest.fixture(params=[*ON_CUDA, pytest.param('turing on cpu', marks=pytest.mark.every_kernel)])
-def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
-    if request.param == 'cuda':
-        return Place('cuda')
-    emulation = request.getfixturevalue('turing' if 'turing' in request.param else 'cuda_on_cpu')
-    emulation.stand_in(monkeypatch)
-    return Place('cpu', emulation=emulation)
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return place_of(request, monkeypatch)
 
 
 def results_of(name: str, inputs: list[Tensor]) -> list[Tensor]:
@@ -125,92 +105,76 @@ def results_of(name: str, inputs: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(('name', 'sizes', 'dtype'), ROWS, ids=str)
-def test_values_and_gradients(name: str, sizes: dict, dtype: torch.dtype, cuda: Place) -> None:
+def test_values_and_gradients(name: str, sizes: dict, dtype: torch.dtype, place: Place) -> None:
     of_scale = 4e-5 if (name, dtype) == ('cosine_attention', torch.float32) else None
-    check(name, inputs_of(name, dtype, **sizes), cuda, of_scale)
-
-
-@pytest.mark.every_kernel
-def test_several_chunks_in_a_split(cuda: Place) -> None:
-    inputs = aggregated_attention_inputs(**SEVERAL_CHUNKS, dtype=torch.float32)
-    check('aggregated_attention', list(inputs.values()), cuda)
+    check(name, inputs_of(name, dtype, **sizes), place, of_scale)
 
 
 @pytest.mark.parametrize('pairs', [(1, 1), (9, 5), (3, 11), (32, 2)])
-def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(cuda: Place, pairs: tuple[int, int]) -> None:
+def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(place: Place, pairs: tuple[int, int]) -> None:
     # A lane counts its share of the pairs: none, some, or all have the same row of the bias, and some rows have none.
     # A pair more or less is a large error; rounding may be one, where the gradients of a softmax cancel each other.
     sizes = dict(grid=(pairs[0], 2), pooled_grid=(pairs[1], 1), heads=1, batch=1, rows=11)
     inputs = inputs_of('aggregated_attention', **sizes)
-    check('aggregated_attention', inputs, cuda, 1e-3)
+    check('aggregated_attention', inputs, place, 1e-3)
     inputs[POOLED_BIAS_ROWS].fill_(7)
-    check('aggregated_attention', inputs, cuda, 1e-3)
+    check('aggregated_attention', inputs, place, 1e-3)
 
 
-def test_half_precision_sums_in_float32(cuda: Place) -> None:
+def test_half_precision_sums_in_float32(place: Place) -> None:
     # 2048 + 1 is 2048 in float16: sums in float16 of 3600 weights would not come out.
     inputs = inputs_of('aggregated_attention', FLOAT16, grid=(1, 1), pooled_grid=(60, 60))
-    inputs = [torch.full_like(tensor, place == POOLED_VALUE).to(cuda.device) for place, tensor in enumerate(inputs)]
+    inputs = [torch.full_like(tensor, n == POOLED_VALUE).to(place.device) for n, tensor in enumerate(inputs)]
     output = aggregated_attention(*inputs, backend='cuda')
     torch.testing.assert_close(output.float().cpu(), torch.full((2, 1, 1, 2, 8), 3600 / 3601), rtol=2e-3, atol=0)
 
 
-def test_first_pooled_keys_without_weight(cuda: Place) -> None:
+def test_first_pooled_keys_without_weight(place: Place) -> None:
     # The online softmax meets only -inf before the first finite logit.
     inputs = inputs_of('aggregated_attention', pooled_grid=(12, 9))
     inputs[POOLED_BIAS] = inputs[POOLED_BIAS].index_fill(1, torch.tensor([0, 1, 2]), float('-inf'))
     for rows in (torch.arange(12).clamp(max=3), torch.arange(12).sub(8).clamp(min=0)):
         inputs[POOLED_BIAS_ROWS].copy_(rows)
-        check('aggregated_attention', inputs, cuda)
-
-
-@pytest.mark.parametrize('name', ['aggregated_attention', 'cosine_attention'])
-def test_nan_of_a_query_goes_no_further_and_large_queries_stay_finite(name: str, cuda: Place) -> None:
-    inputs = [tensor.to(cuda.device) for tensor in inputs_of(name)]
-    large = [1e4 * inputs[0], *inputs[1:]]
-    assert all(result.isfinite().all() for result in KERNELS[name].values_and_gradients(large, 'cuda'))
-    inputs[0][0, 2, 3, 1, 0] = float('nan')
-    output = KERNELS[name].run(*inputs, backend='cuda')
-    assert output[0, 2, 3, 1].isnan().all() and output.isnan().sum() == output.shape[-1]
+        check('aggregated_attention', inputs, place)
 
 
 REPEATED = [
-    ('aggregated_attention', torch.float32, dict(grid=(9, 10), pooled_grid=(5, 9))),
+    ('aggregated_attention', FLOAT32, dict(grid=(9, 10), pooled_grid=(5, 9))),
     ('cosine_attention', FLOAT16, dict(batch=1, grid=(12, 23), channels=24)),
-    ('gate after a linear layer', torch.float32, dict(grid=(9, 18))),
-    ('add_norm, both results', torch.float32, dict(grid=(6, 6), channels=6)),
-    ('gelu_pool_norm to 2 x 2', torch.float32, dict(height=6, width=6, channels=6)),
-    ('log_cpb_table', torch.float32, dict(rows=9, columns=40, hidden=70, heads=5)),
+    (GATE, FLOAT32, dict(grid=(9, 18))),
+    (BOTH, FLOAT32, dict(grid=(6, 6), channels=6)),
+    ('gelu_pool_norm to 2 x 2', FLOAT32, dict(height=6, width=6, channels=6)),
+    ('log_cpb_table', FLOAT32, dict(rows=9, columns=40, hidden=70, heads=5)),
 ]
 
 
 @pytest.mark.parametrize(('name', 'dtype', 'sizes'), REPEATED, ids=str)
-def test_the_same_twice(name: str, dtype: torch.dtype, sizes: dict, cuda: Place) -> None:
+def test_the_same_twice(name: str, dtype: torch.dtype, sizes: dict, place: Place) -> None:
     """On the emulation with another order of the threads."""
-    inputs = [tensor.to(cuda.device) for tensor in inputs_of(name, dtype, **sizes)]
+    inputs = [tensor.to(place.device) for tensor in inputs_of(name, dtype, **sizes)]
     first = KERNELS[name].values_and_gradients(inputs, 'cuda')
-    if cuda.emulation:
-        cuda.emulation.draw_order()
+    if place.emulation:
+        place.emulation.draw_order()
     second = KERNELS[name].values_and_gradients(inputs, 'cuda')
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_sums_over_many_keys_are_not_biased(cuda: Place) -> None:
+def test_sums_over_many_keys_are_not_biased(place: Place) -> None:
     # Tensor cores round every sum toward zero: 1764 weights of a softmax would sum to 1 - 2e-5.
     sizes = dict(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1)
-    check('aggregated_attention', inputs_of('aggregated_attention', **sizes), cuda, 5e-6)
-    inputs = aggregated_attention_inputs(**sizes, dtype=torch.float32)
-    for name, value in dict(value=1, pooled_value=1, token_weights=0).items():
-        inputs[name].fill_(value)
-    output = aggregated_attention(*(tensor.to(cuda.device) for tensor in inputs.values()), backend='cuda')
+    check('aggregated_attention', inputs_of('aggregated_attention', **sizes), place, 5e-6)
+    inputs = aggregated_attention_inputs(**sizes, dtype=FLOAT32)
+    for tensor, value in ((inputs.value, 1), (inputs.pooled_value, 1), (inputs.token_weights, 0)):
+        tensor.fill_(value)
+    output = aggregated_attention(*(tensor.to(place.device) for tensor in inputs), backend='cuda')
     output = output[0, 0, 1].cpu()  # a window row is outside, and has no weight
     torch.testing.assert_close(output, torch.ones_like(output), rtol=0, atol=1e-6)
 
 
-def test_rounding_of_the_output_does_not_reach_the_gradients(cuda: Place) -> None:
+def test_rounding_of_the_output_does_not_reach_the_gradients(place: Place) -> None:
     # Large token weights make a large output, whose rounding is large beside the gradients of the softmax.
     *inputs, token_weights = inputs_of('aggregated_attention', FLOAT16, channels=24)
-    check('aggregated_attention', [*inputs, 30 * token_weights], cuda, 2e-3)
+    check('aggregated_attention', [*inputs, 30 * token_weights], place, 2e-3)
 
 
 def shifted(inputs: list[Tensor]) -> list[Tensor]:
@@ -244,51 +208,58 @@ def parts_of_wider_tokens(inputs: list[Tensor]) -> list[Tensor]:
         *(('cosine_attention', parts_of_wider_tokens, dtype, {}) for dtype in (torch.float32, BFLOAT16)),
         ('gelu_pool_norm', parts_of_wider_tokens, BFLOAT16, POOLED),
         *(('aggregated_attention', shifted, dtype, {}) for dtype in TOLERANCE),
-        ('aggregated_attention', strided, torch.float32, {}),
+        ('aggregated_attention', strided, FLOAT32, {}),
         (
-            *('aggregated_attention', with_a_column_of_any_stride, torch.float32),
+            *('aggregated_attention', with_a_column_of_any_stride, FLOAT32),
             dict(grid=(5, 1), pooled_grid=(3, 1)),
         ),
         *(
             ('aggregated_attention', keys_and_values_of_one_tensor, dtype, dict(channels=24))
-            for dtype in (torch.float32, FLOAT16)
+            for dtype in (FLOAT32, FLOAT16)
         ),
         *(
-            (name, layout, BFLOAT16, sizes)
-            for name, sizes in (
-                ('gate after a linear layer', dict(grid=(3, 4))),
-                ('add_norm, both results', dict(grid=(4, 9), channels=6)),
-                ('gelu_pool_norm', POOLED),
+            (name, layout, dtype, sizes)
+            for name, dtype, sizes in (
+                (GATE, BFLOAT16, dict(grid=(3, 4))),
+                (BOTH, BFLOAT16, dict(grid=(4, 9), channels=6)),
+                ('gelu_pool_norm', BFLOAT16, POOLED),
+                ('log_cpb_table', torch.float64, dict(rows=5, columns=37, hidden=9)),
+                ('sliding_window_qk', FLOAT32, {}),
+                ('sliding_window_av', FLOAT32, {}),
             )
             for layout in (shifted, strided)
         ),
     ],
 )
 def test_memory_layout_does_not_matter(
-    name: str, layout: Callable, dtype: torch.dtype, sizes: dict, cuda: Place
+    name: str, layout: Callable, dtype: torch.dtype, sizes: dict, place: Place
 ) -> None:
-    inputs = [tensor.to(cuda.device) for tensor in inputs_of(name, dtype, **sizes)]
+    inputs = [tensor.to(place.device) for tensor in inputs_of(name, dtype, **sizes)]
     views = layout(inputs)
     assert any((view.stride(), view.storage_offset()) != (t.stride(), 0) for view, t in zip(views, inputs))
     for result, want in zip(results_of(name, views), results_of(name, inputs), strict=True):
         assert torch.equal(result, want)
 
 
-@pytest.mark.parametrize('row', [-1, 4, 2**40])
-def test_rows_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ('name', 'number', 'wrong', 'message'),
+    [
+        *(
+            ('aggregated_attention', POOLED_BIAS_ROWS, row, 'pooled_bias_rows has a row that pooled_bias has not')
+            for row in (-1, 4, 2**40)
+        ),
+        ('cosine_attention', 8, 13, 'pooled_bias_columns must be columns of pooled_bias'),
+    ],
+)
+def test_an_index_outside_of_the_bias_is_noticed(
+    name: str, number: int, wrong: int, message: str, cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
     cuda_on_cpu.stand_in(monkeypatch)
-    inputs = inputs_of('aggregated_attention')
-    inputs[POOLED_BIAS_ROWS][3, 1] = row
-    with pytest.raises(RuntimeError, match='pooled_bias_rows has a row that pooled_bias has not'):
-        aggregated_attention(*inputs, backend='cuda')
-
-
-def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
-    inputs = cosine_attention_inputs(dtype=torch.float32)
-    inputs.pooled_bias_columns[3, 1] = 13
-    with pytest.raises(RuntimeError, match='pooled_bias_columns must be columns of pooled_bias'):
-        cuda_on_cpu.operators.cosine_attention_forward(list(inputs), False)
+    inputs = inputs_of(name)
+    inputs[number][3, 1] = wrong
+    with pytest.raises(RuntimeError, match=message):
+        KERNELS[name].run(*inputs, backend='cuda')
 
 
 @pytest.mark.every_kernel
@@ -297,9 +268,9 @@ def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
     [
         (
             *(12, ('aggregated_attention_forward.cu', 'aggregated_attention_backward.cu')),
-            [(REPEATED[0][0], torch.float32, each) for each in (SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS)],
+            [(REPEATED[0][0], FLOAT32, each) for each in (SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS)],
         ),
-        (4, ('cosine_attention_cuda.cu',), [('cosine_attention', torch.float32, SEVERAL_BLOCKS)]),
+        (4, ('cosine_attention_cuda.cu',), [('cosine_attention', FLOAT32, SEVERAL_BLOCKS)]),
         (3, ('gated_convolution_cuda.cu', 'device.cuh'), REPEATED[2:3]),
         (3, ('layer_norm_cuda.cu', 'device.cuh'), REPEATED[3:5]),
         (5, ('log_cpb_cuda.cu',), [('log_cpb_table', torch.float64, REPEATED[5][2])]),
@@ -310,19 +281,25 @@ def test_every_barrier_is_needed(
     number: int, sources: tuple, calls: list, cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda_on_cpu.stand_in(monkeypatch)
-
-    def run() -> None:
-        for name, dtype, sizes in calls:
-            KERNELS[name].values_and_gradients(inputs_of(name, dtype, **sizes), 'cuda')
-
-    cuda_on_cpu.check_that_barriers_are_needed(number, run, *(CSRC / 'cuda' / each for each in sources))
+    places = [
+        f'{source}:{line}'
+        for source in sources
+        for line, text in enumerate((CSRC / 'cuda' / source).read_text().splitlines(), 1)
+        if re.search(r'__sync(threads|warp)\(\);', text)
+    ]
+    assert len(places) == number
+    for place in places:
+        cuda_on_cpu.draw_order()
+        with cuda_on_cpu.without_barrier(place), pytest.raises(RuntimeError, match='without a barrier|uninitialised'):
+            for name, dtype, sizes in calls:
+                KERNELS[name].values_and_gradients(inputs_of(name, dtype, **sizes), 'cuda')
 
 
 def test_every_instruction(cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda_on_cpu.stand_in(monkeypatch)
     for dtype in TOLERANCE:
         inputs = inputs_of('aggregated_attention', dtype, batch=1, channels=24)
-        check('aggregated_attention', inputs, Place('cpu', emulation=cuda_on_cpu))
+        check('aggregated_attention', inputs, Place('cuda'))
     source = (CSRC / 'cuda' / 'device.cuh').read_text()
     instructions = set(re.findall(r'"((?:mma|ldmatrix|cp|ex2|rcp|cvt)\.[\w.]+)', source))
     assert len([name for name in instructions if name.startswith('mma')]) == 5
@@ -332,29 +309,22 @@ def test_every_instruction(cuda_on_cpu: CUDAOnCPU, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ('sizes', 'dtype', 'message'),
     [
-        (dict(channels=12), torch.float32, 'takes 8, 16, ... 64 channels a head, got 12'),
-        (dict(channels=72), torch.float32, 'takes 8, 16, ... 64 channels a head, got 72'),
-        (dict(window_size=11), torch.float32, 'takes windows of 3, 5, 7 and 9, got 121 window offsets'),
+        (dict(channels=12), FLOAT32, '8, 16, ... 64 channels a head, got 12'),
+        (dict(channels=72), FLOAT32, '8, 16, ... 64 channels a head, got 72'),
+        (dict(window_size=11), FLOAT32, 'windows of 3, 5, 7 and 9, got 121 window offsets'),
         (dict(), torch.float64, r'takes .*, got (Double|float64)'),
     ],
 )
-def test_what_the_kernels_do_not_take(cuda: Place, sizes: dict, dtype: torch.dtype, message: str) -> None:
-    inputs = [tensor.to(cuda.device) for tensor in inputs_of('aggregated_attention', dtype, **sizes)]
+def test_what_the_kernels_do_not_take(place: Place, sizes: dict, dtype: torch.dtype, message: str) -> None:
+    inputs = [tensor.to(place.device) for tensor in inputs_of('aggregated_attention', dtype, **sizes)]
     with pytest.raises((ValueError, TypeError), match=message):
         aggregated_attention(*inputs, backend='cuda')
 
 
-@needs('GPU')
-@pytest.mark.parametrize('sizes', [dict(channels=12), dict(window_size=11)], ids=str)
-def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
-    inputs = [tensor.cuda() for tensor in aggregated_attention_inputs(**sizes).values()]
-    torch.testing.assert_close(aggregated_attention(*inputs), aggregated_attention_reference(*inputs))
-
-
-def test_parts_that_are_larger_than_their_sum(cuda: Place) -> None:
+def test_parts_that_are_larger_than_their_sum(place: Place) -> None:
     """Many queries share one pooled key, and the gradient of their output grows from -1 to 1."""
     operator = OPERATORS['cosine_attention']
-    inputs = operator.inputs(dict(batch=1, grid=(64, 64), pooled_grid=(1, 1), heads=1), cuda.device, torch.float32)
+    inputs = operator.inputs(dict(batch=1, grid=(64, 64), pooled_grid=(1, 1), heads=1), place.device, FLOAT32)
     result, want = (
         operator.values_and_gradients(*arguments)[3]  # of pooled_key_value
         for arguments in ((inputs, 'cuda'), ([*map(to_double, inputs)], 'reference'))
@@ -363,17 +333,9 @@ def test_parts_that_are_larger_than_their_sum(cuda: Place) -> None:
 
 
 @pytest.mark.every_kernel
-def test_cosine_attention_with_the_largest_window(cuda: Place) -> None:
+def test_cosine_attention_with_the_largest_window(place: Place) -> None:
     """Fewer tokens at a time fit shared memory."""
     inputs = inputs_of('cosine_attention', batch=1, grid=(5, 33), window_size=9, channels=64, heads=1)
     # Short, as in models: with 64 numbers around 1 the terms of the scale's gradient are a hundred times their sum.
     inputs[4] /= 8
-    check('cosine_attention', inputs, cuda, 5e-4)
-
-
-def test_cosine_attention_of_zeros(cuda: Place) -> None:
-    inputs = cosine_attention_inputs(dtype=torch.float32)
-    inputs.query[0, 2, 3] = 0
-    inputs.key_value[0, 1, 4] *= 1e-9  # below the smallest norm, a vector is multiplied by a constant
-    inputs.pooled_key_value[1, 1, 1] = 0
-    check('cosine_attention', list(inputs), cuda, 4e-5)
+    check('cosine_attention', inputs, place, 5e-4)

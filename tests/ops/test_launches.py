@@ -10,11 +10,9 @@ import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bioattn_mm.ops import backends
 from bioattn_mm.ops.chunked_attention import NUMEL_ON_A_GPU, chunk_numel
 from bioattn_mm.ops.constants import cached_constant
 from bioattn_mm.ops.peripheral_attention import query_chunks
-from bioattn_mm.systems.pervit import PeripheralAttention
 from bioattn_mm.systems.transnext import LogCPB, TransNeXt
 from bioattn_mm.systems.transnext.position_bias import _coordinates, _offset_index
 from tests.ops.conftest import needs_library
@@ -40,14 +38,12 @@ def table(rows: list[str]) -> dict[tuple[str, str], tuple[int, float]]:
 
 
 def test_a_gpu_has_larger_chunks() -> None:
-    assert chunk_numel(torch.device('cpu'), 1000) == 1000
-    for device in ('cuda', 'mps', 'meta'):
-        assert chunk_numel(torch.device(device), 1000) == NUMEL_ON_A_GPU
-    chunks = {
-        device: len(list(query_chunks((32, 32), heads=4, channels=16, batch=8, device=torch.device(device))))
-        for device in ('cpu', 'cuda')
-    }
-    assert chunks == dict(cpu=64, cuda=1)
+    assert [chunk_numel(torch.device(device), 1000) for device in ('cpu', 'cuda', 'mps', 'meta')] == [
+        1000, *[NUMEL_ON_A_GPU] * 3
+    ]  # fmt: skip
+    for device, number in (('cpu', 64), ('cuda', 1)):
+        chunks = query_chunks((32, 32), heads=4, channels=16, batch=8, device=torch.device(device))
+        assert len(list(chunks)) == number
 
 
 def test_cached_constants_are_never_those_of_an_export() -> None:
@@ -77,15 +73,6 @@ def test_constants_of_fake_tensors_and_of_a_transform_are_not_kept() -> None:
     assert constant(3).tolist() == [1, 1, 1] and constant(3) is constant(3)
 
 
-def test_position_based_attention_is_kept_on_a_gpu_with_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    # They have none for peripheral attention, which PyTorch computes there.
-    monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
-    layer = PeripheralAttention(16, 2).eval()
-    with torch.no_grad():
-        assert layer._is_kept((3, 3), torch.zeros(1, 2, 9, 8, device='meta'))
-        assert not layer._is_kept((3, 3), torch.zeros(1, 2, 9, 8))
-
-
 @needs_library
 def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = 'ConvGLU of TransNeXt-T stage 1'
@@ -110,17 +97,13 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
     # A chunk of the size for CPUs would be one of hundreds.
     assert all(number < 300 for number, _ in counts.values())
 
-    monkeypatch.setattr(
-        'sys.argv', ['launches.py', '--sizes', '512', '--layers', names[0], '--formulas', '--operators']
-    )
+    monkeypatch.setattr('sys.argv', 'launches.py --sizes 512 --formulas --operators --layers'.split() + names[:1])
     launches.main()
     output = capsys.readouterr().out
-    assert 'PyTorch alone' in output
-    assert 'aten::addmm' in output
-    assert 'bioattn_mm::' not in output
+    assert 'PyTorch alone' in output and 'aten::addmm' in output and 'bioattn_mm::' not in output
     formulas = table([row for row in output.splitlines() if not row.startswith('|  |')])
-    assert formulas[names[0], seen][0] > counts[names[0], seen][0]
-    assert formulas[names[0], seen][1] > 2 * counts[names[0], seen][1]
+    for number in (0, 1):
+        assert formulas[names[0], seen][number] > (1 + number) * counts[names[0], seen][number]
 
 
 @needs_library
@@ -135,18 +118,6 @@ def test_a_step(launches: SimpleNamespace) -> None:
         name = f'bioattn_mm::{operator}'
         assert forward[name] == backward[f'{name}_backward'] == numbers.get(operator, 21)
     assert counts['forward'].kernels() + counts['backward'].kernels() <= 1306
-
-
-def test_launches_on_lists(launches: SimpleNamespace) -> None:
-    tensors, large = [torch.zeros(3) for _ in range(111)], [torch.zeros(321 * 65536, device='meta')]
-    assert launches.launches_on_lists([tensors]) == 2
-    assert launches.launches_on_lists([tensors[:64], tensors[:64]]) == 1
-    assert launches.launches_on_lists([large]) == 2
-    steps = [torch.zeros(()) for _ in range(37)]
-    assert launches.launches_on_lists([tensors[:37]] * 4 + [steps]) == 2
-    with launches.LaunchCounter('cpu') as counter:
-        torch._foreach_add_(tensors, 1)
-    assert counter.launches == {'aten::_foreach_add_': 2}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +160,13 @@ def test_what_is_counted(launches: SimpleNamespace) -> None:
         x[:, :1].expand(8, 100) + 1
     assert counter.launches == {'aten::clone': 1, 'aten::_to_copy': 1, 'aten::add_': 1, 'aten::add': 1}
     assert counter.bytes == 2 * 512 + 2 * 16 + 2 * 512 + 4 * (8 + 800)
+    # On lists a launch has so many tensors, by the number of lists, and so many blocks.
+    tensors, large = [torch.zeros(3) for _ in range(111)], [torch.zeros(321 * 65536, device='meta')]
+    lists = [tensors], [tensors[:64]] * 2, [large], [tensors[:37]] * 4 + [[torch.zeros(())] * 37]
+    assert [*map(launches.launches_on_lists, lists)] == [2, 1, 2, 2]
+    with launches.LaunchCounter('cpu') as counter:
+        torch._foreach_add_(tensors, 1)
+    assert counter.launches == {'aten::_foreach_add_': 2}
 
 
 class NoWaiting(TorchDispatchMode):

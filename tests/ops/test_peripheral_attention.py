@@ -12,15 +12,12 @@ from bioattn_mm.ops.peripheral_attention import log_phi
 from bioattn_mm.ops.portable import portable_formulas
 from bioattn_mm.ops.samples import OPERATORS
 
-
-def make_arguments(dtype: torch.dtype = torch.float64, **sizes: object) -> dict[str, torch.Tensor]:
-    inputs = OPERATORS['peripheral_attention'].inputs(sizes, 'cpu', dtype)
-    return dict(zip(inspect.signature(peripheral_attention).parameters, inputs))
+OPERATOR = OPERATORS['peripheral_attention']
 
 
-def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
+def written_out(*inputs: torch.Tensor) -> torch.Tensor:
     """Equations 5 to 8 of the paper for one query at a time."""
-    x = SimpleNamespace(**arguments)
+    x = SimpleNamespace(**dict(zip(inspect.signature(peripheral_attention).parameters, inputs)))
     _, height, width = x.scale.shape
     output = []
     for i in range(height):
@@ -49,24 +46,20 @@ def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
     ids=str,
 )
 def test_equals_the_formula(sizes: dict, backend: str) -> None:
-    arguments = make_arguments(**sizes)
-    output = peripheral_attention(**arguments, backend=backend)
-    torch.testing.assert_close(output, written_out(arguments), rtol=1e-9, atol=1e-9)
+    inputs = OPERATOR.inputs(sizes, 'cpu', torch.float64)
+    output = peripheral_attention(*inputs, backend=backend)
+    torch.testing.assert_close(output, written_out(*inputs), rtol=1e-9, atol=1e-9)
 
 
 def test_extreme_logits_stay_finite(backend: str) -> None:
-    arguments = make_arguments(dtype=torch.float32)
-    arguments['query'] *= 1e4
-    arguments['norm_bias'] -= 1000  # the sigmoid itself is 0
-    inputs = {name: tensor.requires_grad_() for name, tensor in arguments.items()}
-    output = peripheral_attention(**inputs, backend=backend)
-    output.sum().backward()
-    assert output.isfinite().all()
-    assert all(tensor.grad.isfinite().all() for tensor in inputs.values())
+    inputs = OPERATOR.inputs({}, 'cpu', torch.float32)
+    inputs[0] *= 1e4
+    inputs[-1] -= 1000  # the sigmoid itself is 0
+    assert all(result.isfinite().all() for result in OPERATOR.values_and_gradients(inputs, backend))
 
 
 def test_position_based_attention_keeps_its_precision_under_autocast() -> None:
-    arguments = list(make_arguments(dtype=torch.float32).values())[3:]
+    arguments = OPERATOR.inputs({}, 'cpu', torch.float32)[3:]
     height, width = arguments[1].shape[1:]
     whole = 1e-5, slice(0, height), slice(0, width)
     with torch.autocast('cpu', torch.bfloat16):

@@ -11,26 +11,17 @@ CLASSES = ('wall', 'sky', 'sea', 'sand')
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
-def weights(num_classes: int = len(CLASSES)) -> tuple[np.ndarray, np.ndarray]:
-    """Weight (classes, 3, 3, 3) and bias of the convolution of `segmentor`."""
-    random = np.random.default_rng(0)
-    return random.normal(size=(num_classes, 3, 3, 3)).astype(np.float32), np.linspace(
-        -1, 1, num_classes, dtype=np.float32
-    )
+def weights(num_classes: int = len(CLASSES), channels: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Weight (classes, channels, 3, 3) and bias of the convolution of `segmentor`."""
+    weight = np.random.default_rng(0).normal(size=(num_classes, channels, 3, 3))
+    return weight.astype(np.float32), np.linspace(-1, 1, num_classes, dtype=np.float32)
 
 
 def segmentor(
     folder: Path, shape: tuple = ('batch', 3, 'height', 'width'), classes: int = len(CLASSES), **postprocessing
 ) -> Path:
-    """A convolution with a stride of 2, whose channels are the classes.
-
-    Args:
-        folder: Where to write it.
-        shape: Of the input, with names for axes of any length.
-        classes: Number of channels.
-        postprocessing: Of pipeline.json.
-    """
-    weight, bias = weights(classes)
+    """A convolution with a stride of 2, whose channels are the classes; axes of any length have names in `shape`."""
+    weight, bias = weights(classes, shape[1])
     attributes = dict(strides=[2, 2], pads=[1, 1, 1, 1])
     node = helper.make_node('Conv', ['input', 'weight', 'bias'], ['logits'], **attributes)
     return write(folder, 'segmentation', [node], dict(weight=weight, bias=bias), shape, ['logits'], postprocessing)

@@ -2,13 +2,11 @@
 
 import functools
 import threading
-from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import cv2
 import numpy as np
-import pytest
 
 from ..needs import ONNXRUNTIME_WEB, module_needs, needs
 
@@ -30,42 +28,24 @@ window.result = { labels: Array.from(labels), width, height };
 </script>"""
 
 
-class Handler(SimpleHTTPRequestHandler):
-    extensions_map = {
-        **SimpleHTTPRequestHandler.extensions_map,
-        '.mjs': 'text/javascript',
-        '.wasm': 'application/wasm',
-    }
-
-    def log_message(self, *args: object) -> None:
-        """No line for each file."""
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """A server of a page with the model, and with an image that needs no resize."""
+@needs('Chromium', 'onnxruntime-web')
+def test_the_browser_finds_the_same_classes(tmp_path: Path) -> None:
     segmentor(tmp_path, **WHOLE)
-    change_pipeline(tmp_path, inputs=[dict(minimum=32, multiple=32)])  # 48 x 62 become 64 x 64
+    # 48 x 62 become 64 x 64, without a resize.
+    change_pipeline(tmp_path, inputs=[dict(minimum=32, multiple=32)])
     cv2.imwrite(str(tmp_path / 'image.png'), image_of(48, 62))
     (tmp_path / 'browser.js').write_text((ROOT / 'packaging/runtime/browser.js').read_text())
     (tmp_path / 'node_modules').symlink_to(ONNXRUNTIME_WEB)
     (tmp_path / 'index.html').write_text(PAGE)
-    server = ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Handler, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f'http://127.0.0.1:{server.server_port}/'
-    server.shutdown()
-    server.server_close()
-
-
-@needs('Chromium', 'onnxruntime-web')
-def test_the_browser_finds_the_same_classes(address: str, tmp_path: Path) -> None:
-    with open_browser() as browser:
+    handler, errors = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path)), []
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server, open_browser() as browser:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         page = browser.new_page()
-        errors = []
-        page.on('pageerror', lambda error: errors.append(error))
-        page.goto(address)
+        page.on('pageerror', errors.append)
+        page.goto(f'http://127.0.0.1:{server.server_port}/')
         page.wait_for_function('window.result', timeout=30_000)
         result = page.evaluate('window.result')
+        server.shutdown()
     assert not errors
     found = np.reshape(result['labels'], (result['height'], result['width']))
     model = Model(tmp_path / 'model.onnx')

@@ -5,35 +5,28 @@ from pathlib import Path
 import pytest
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.runtime.files import atomic_folder, atomic_path, atomic_write, partial_path, read_json
+from bioattn_mm.runtime.files import atomic_folder, atomic_path, partial_path, read_json
 
 from ..files import contents
 
 
-def test_a_file(tmp_path: Path) -> None:
-    path = tmp_path / 'a'
-    for text in (b'old', b'new'):
-        with atomic_write(path) as file:
-            file.write(text)
-    assert contents(tmp_path) == dict(a=b'new')
-    with pytest.raises(RuntimeError), atomic_write(path) as file:
-        file.write(b'half')
-        raise RuntimeError
-    assert contents(tmp_path) == dict(a=b'new')
+@pytest.mark.parametrize('is_folder', [False, True])
+def test_what_is_half_written_never_has_the_name(is_folder: bool, tmp_path: Path) -> None:
+    def write(text: str, *errors: type[Exception]) -> None:
+        with atomic_path(tmp_path / 'a') as partial:
+            if is_folder:
+                partial.mkdir()
+            (partial / text if is_folder else partial).write_text(text)
+            for error in errors:
+                raise error
 
-
-def test_a_folder(tmp_path: Path) -> None:
-    path = tmp_path / 'a'
-    for name in ('old', 'new'):
-        with atomic_path(path) as partial:
-            partial.mkdir()
-            (partial / name).write_bytes(b'x')
-    assert contents(tmp_path) == {'a/new': b'x'}
-    with pytest.raises(RuntimeError), atomic_path(path) as partial:
-        partial.mkdir()
-        (partial / 'half').write_bytes(b'x')
-        raise RuntimeError
-    assert contents(tmp_path) == {'a/new': b'x'}
+    for text in ('old', 'new'):
+        write(text)
+        assert contents(tmp_path) == {f'a/{text}' if is_folder else 'a': text.encode()}
+    before = contents(tmp_path)
+    with pytest.raises(RuntimeError):
+        write('half', RuntimeError)
+    assert contents(tmp_path) == before
 
 
 def test_a_new_folder_holds_nothing_of_a_killed_run(tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """What a command line names: images, folders, globs, videos, cameras."""
 
-import argparse
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.runtime.arguments import add_mode, add_results
 from bioattn_mm.runtime.paths import find_inputs
 from bioattn_mm.runtime.videos import FRAME_RATE, Video
 
@@ -51,7 +50,6 @@ def test_files_folders_and_globs(place: Path) -> None:
 BAD = {
     'images/none.jpg': 'nothing to predict on at images/none.jpg: expected an image, a folder, a glob, a video or',
     'images/*.bmp': r'nothing to predict on at images/\*.bmp',
-    'images/*.txt': 'nothing to predict on at',
     'none': 'no images in none: expected files that end in .jpg, ',
     'bad.mp4': 'bad.mp4 has no frames that can be decoded',
     '97': 'camera 97 gives no picture',
@@ -77,30 +75,18 @@ def test_videos(place: Path) -> None:
 
 
 def test_a_camera(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Camera:
-        """Gives the frames of the video, and states neither a rate nor a number of frames."""
-
-        def __init__(self, number: int) -> None:
-            assert number == 3
-            capture = open_capture('clip.mp4')
-            self.read, self.release = capture.read, capture.release
-
-        def get(self, property_: int) -> float:
-            return -1.0 if property_ == cv2.CAP_PROP_FRAME_COUNT else 0.0
-
+    """It gives the frames of the video, and states neither a rate nor a number of frames."""
     open_capture = cv2.VideoCapture
-    monkeypatch.setattr(cv2, 'VideoCapture', Camera)
+
+    def open_camera(number: int) -> SimpleNamespace:
+        assert number == 3
+        capture, count = open_capture('clip.mp4'), cv2.CAP_PROP_FRAME_COUNT
+        return SimpleNamespace(read=capture.read, release=capture.release, get=lambda name: -1.0 * (name == count))
+
+    monkeypatch.setattr(cv2, 'VideoCapture', open_camera)
     images, (camera,) = find_inputs(['3'])
     assert not images and camera.is_camera
     assert (camera.name, camera.num_frames, camera.frame_rate) == ('camera_3', None, FRAME_RATE)
     assert len(list(camera)) == 5
     _, (camera,) = find_inputs(['3'], max_frames=2)
     assert camera.num_frames == len(list(camera)) == 2
-
-
-def test_options_of_the_command() -> None:
-    parser = argparse.ArgumentParser()
-    add_results(parser)
-    add_mode(parser, 'as the config says')
-    assert (parser.parse_args([]).score_thr, parser.parse_args([]).mode) == (0.3, None)
-    assert [parser.parse_args([f'--{mode}']).mode for mode in ('slide', 'whole')] == ['slide', 'whole']

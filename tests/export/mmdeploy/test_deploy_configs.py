@@ -1,5 +1,6 @@
 """The deploy configs, as mmdeploy reads them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,14 @@ NAMES = sorted(path.stem for path in FOLDER.glob('*.py'))
 
 def test_every_task_has_every_runtime() -> None:
     kinds = ('onnxruntime_dynamic', 'onnxruntime_static', 'tensorrt-fp16_dynamic', 'torchscript')
-    assert len(NAMES) == len(OUTPUTS) * len(kinds)
-    for task in OUTPUTS:
-        for kind in kinds:
-            assert any(name.startswith(f'{task}_{kind}') for name in NAMES)
+    found = {re.sub('(static|dynamic)-.*', r'\1', name) for name in NAMES}
+    assert found == {f'{task}_{kind}' for task in OUTPUTS for kind in kinds} and len(found) == len(NAMES)
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_says_what_its_name_says(name: str) -> None:
     config = Config.fromfile(FOLDER / f'{name}.py')
-    task, runtime, *size = name.split('_')
+    task, runtime, *_ = name.split('_')
     ir = get_ir_config(config)
     assert ir.output_names == OUTPUTS[task]
     assert get_backend(config).value == runtime.split('-')[0]
@@ -52,13 +51,9 @@ def test_says_what_its_name_says(name: str) -> None:
     # Without it mmdeploy knows nothing of this package.
     assert get_codebase_external_module(config) == ['bioattn_mm.export.mmdeploy']
     assert ir.type == ('torchscript' if runtime == 'torchscript' else 'onnx')
-    if size and size[0].startswith('static'):
-        height, width = (int(length) for length in size[0].removeprefix('static-').split('x'))
-        assert get_input_shape(config) == [width, height]
-        assert not is_dynamic_shape(config)
-    else:
-        assert get_input_shape(config) is None
-        assert is_dynamic_shape(config)
+    (fixed,) = [*re.findall(r'static-(\d+)x(\d+)', name), None][:1]
+    assert get_input_shape(config) == (fixed and [int(length) for length in reversed(fixed)])
+    assert is_dynamic_shape(config) == (fixed is None)
     if runtime == 'tensorrt-fp16':
         assert get_common_config(config).fp16_mode
         (inputs,) = get_model_inputs(config)

@@ -15,7 +15,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +31,6 @@ from tests.needs import reason_of_lack
 
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
-DEVICE = CSRC / 'cuda' / 'device.cuh'  # what kernels have in common
 # The modules of the package whose operators run on CUDA.
 MODULES = ('add_norm', 'aggregated_attention', 'cosine_attention', 'gated_convolution', 'gelu_pool', 'log_cpb')
 MODULES += ('sliding_window',)
@@ -107,14 +106,6 @@ class CUDAOnCPU:
         print(f'order of the threads: {SEED_VARIABLE}={seed}')
         self.operators.set_seed(seed)
 
-    def check_any_order(self, run: Callable[[], list[torch.Tensor]]) -> None:
-        """The results of `run` are the same to the last bit in two orders of the threads."""
-        results = []
-        for _ in range(2):
-            self.draw_order()
-            results.append(run())
-        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-
     def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Until the end of a test, operators of the package with backend='cuda' run here, on tensors of the CPU."""
         self.draw_order()
@@ -138,15 +129,6 @@ class CUDAOnCPU:
         self.operators.leave_out_barrier(place)
         yield
         self.operators.leave_out_barrier('')
-
-    def check_that_barriers_are_needed(self, number: int, run: Callable[[], object], *sources: Path) -> None:
-        """Leave out each of the barriers in some sources, of which there are `number`, and see `run` fail."""
-        places = barriers_in(*sources)
-        assert len(places) == number
-        for place in places:
-            self.draw_order()
-            with self.without_barrier(place), pytest.raises(RuntimeError, match='without a barrier|uninitialised'):
-                run()
 
 
 def compile_library(library: Path, sources: Sequence[Path], capability: int) -> None:
@@ -202,16 +184,6 @@ def with_calls_for_ptx(source: str) -> str:
         return result + '\n' * (match[0].count('\n') - result.count('\n'))
 
     return re.sub(r'asm(?: volatile)?\((.*?)\);', call, source, flags=re.DOTALL)
-
-
-def barriers_in(*sources: Path) -> list[str]:
-    """Places of the barriers of kernels, such as 'file.cu:12'."""
-    return [
-        f'{source.name}:{number}'
-        for source in sources
-        for number, line in enumerate(source.read_text().splitlines(), 1)
-        if re.search(r'__sync(threads|warp)\(\);', line)
-    ]
 
 
 def run(command: Sequence[str]) -> None:
