@@ -1,15 +1,14 @@
 """COCO's metrics by faster-coco-eval beside those of pycocotools."""
 
+import json
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from pycocotools import mask as coco_mask
 from pycocotools.cocoeval import COCOeval
 
-from bioattn_mm.data.formats.coco import Annotation, Category, CocoFile, ImageEntry
 from tests.needs import needs
 
 NUM_IMAGES, SIZE, CLASSES = 12, 220, ('bolt', 'nut', 'washer')
@@ -34,20 +33,14 @@ def objects(rng: np.random.Generator, number: int) -> tuple[np.ndarray, np.ndarr
 def test_the_numbers_are_those_of_pycocotools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mmdet.evaluation.metrics import coco_metric
 
-    rng = np.random.default_rng(0)
-    content = CocoFile('', [], [], [Category(index + 1, name) for index, name in enumerate(CLASSES)])
-    samples = []
+    rng, samples, annotations = np.random.default_rng(0), [], []
     for image in range(1, NUM_IMAGES + 1):
-        content.images.append(ImageEntry(image, f'{image}.jpg', SIZE, SIZE))
         boxes, labels = objects(rng, image % 5)  # also none
         for box, label, mask in zip(boxes, labels, masks_of(boxes)):
             runs = coco_mask.encode(np.asfortranarray(mask, np.uint8))
-            box = (*box[:2].tolist(), *(box[2:] - box[:2]).tolist())
-            entry = Annotation(image, int(label) + 1, box, len(content.annotations) + 1, float(mask.sum()))
-            entry.iscrowd = int(rng.random() < 0.15)
-            segmentation = dict(size=[SIZE, SIZE], counts=runs['counts'].decode())
-            entry.segmentation = msgspec.Raw(msgspec.json.encode(segmentation))
-            content.annotations.append(entry)
+            entry = dict(id=len(annotations) + 1, image_id=image, category_id=int(label) + 1, area=float(mask.sum()))
+            entry.update(bbox=[*box[:2], *(box[2:] - box[:2])], iscrowd=int(rng.random() < 0.15))
+            annotations.append(entry | dict(segmentation=dict(runs, counts=runs['counts'].decode())))
         others, other_labels = objects(rng, 6)
         found = np.concatenate([boxes + rng.normal(0, 2, boxes.shape), boxes + rng.normal(0, 8, boxes.shape), others])
         instances = dict(
@@ -58,7 +51,10 @@ def test_the_numbers_are_those_of_pycocotools(tmp_path: Path, monkeypatch: pytes
             masks=torch.from_numpy(masks_of(found)),
         )
         samples.append(dict(img_id=image, ori_shape=(SIZE, SIZE), pred_instances=instances))
-    content.write(tmp_path / 'truth.json')
+    images = [dict(id=sample['img_id'], file_name='', width=SIZE, height=SIZE) for sample in samples]
+    categories = [dict(id=index + 1, name=name) for index, name in enumerate(CLASSES)]
+    truth = dict(images=images, annotations=annotations, categories=categories)
+    (tmp_path / 'truth.json').write_text(json.dumps(truth))
 
     evaluations = []
 

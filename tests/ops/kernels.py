@@ -7,13 +7,46 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bioattn_mm.ops import add_norm, gated_convolution, gelu_pool_norm
+from bioattn_mm.ops import CosineAttentionInputs, add_norm, gated_convolution, gelu_pool_norm
+from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.check import relative_error
 from bioattn_mm.ops.samples import OPERATORS, Operator, make_add_norm, make_gated_convolution
 from tests.ops.conftest import Place
-from tests.ops.inputs import RANDOM, to_double
 
 EPS = 1e-3
+
+
+def aggregated_attention_inputs(
+    rows: int = 4, dtype: torch.dtype = torch.float64, **sizes: object
+) -> AggregatedAttentionInputs:
+    """Pairs of a query row and a pooled row have one of so many rows of the position bias, drawn at random."""
+    inputs = AggregatedAttentionInputs(*OPERATORS['aggregated_attention'].inputs(sizes, 'cpu', dtype))
+    heads, _, width, pooled_width = inputs.pooled_bias.shape
+    return inputs._replace(
+        pooled_bias=torch.randn(heads, rows, width, pooled_width).to(dtype),
+        pooled_bias_rows=torch.randint(rows, inputs.pooled_bias_rows.shape),
+    )
+
+
+def cosine_attention_inputs(
+    consecutive: bool = False, dtype: torch.dtype = torch.float64, **sizes: object
+) -> CosineAttentionInputs:
+    """Rows and columns of the position bias are random; `consecutive`: the next query has the next column."""
+    inputs = CosineAttentionInputs(*OPERATORS['cosine_attention'].inputs(sizes, 'cpu', dtype))
+    heads, (width, pooled_width) = len(inputs.scale), inputs.pooled_bias_columns.shape
+    rows, columns = 4, width + 6
+    starts = torch.randint(columns - width + 1, (pooled_width,))
+    return inputs._replace(
+        pooled_bias=torch.randn(heads, rows, columns).to(inputs.scale.dtype),
+        pooled_bias_rows=torch.randint(rows, inputs.pooled_bias_rows.shape),
+        pooled_bias_columns=torch.arange(width)[:, None] + starts
+        if consecutive
+        else torch.randint(columns, (width, pooled_width)),
+    )
+
+
+def to_double(value: object) -> object:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def make_gate(**sizes: object) -> list[Tensor]:
@@ -35,8 +68,10 @@ def pool_norm(grid: tuple[int, int]) -> Operator:
 
 
 KERNELS = OPERATORS | {
-    # Their rows and columns of the position bias are random.
-    **{name: replace(OPERATORS[name], make=partial(make, dtype=torch.float32)) for name, make in RANDOM.items()},
+    **{
+        f'{name}_attention': replace(OPERATORS[f'{name}_attention'], make=partial(make, dtype=torch.float32))
+        for name, make in (('aggregated', aggregated_attention_inputs), ('cosine', cosine_attention_inputs))
+    },
     'gate after a linear layer': replace(
         OPERATORS['gated_convolution'], run=gate, make=make_gate, full_precision=(1, 2, 3)
     ),

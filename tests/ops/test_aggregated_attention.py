@@ -8,7 +8,7 @@ import torch
 
 from bioattn_mm.ops import aggregated_attention
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
-from tests.ops.inputs import aggregated_attention_inputs
+from tests.ops.kernels import aggregated_attention_inputs
 
 
 def written_out(x: AggregatedAttentionInputs) -> torch.Tensor:

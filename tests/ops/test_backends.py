@@ -100,6 +100,7 @@ def test_a_backend_that_does_not_run_is_refused(gpu, monkeypatch: pytest.MonkeyP
 
 
 @needs('operators')
+@pytest.mark.filterwarnings('ignore:attention on this GPU runs in PyTorch')
 @pytest.mark.parametrize(
     ('name', 'device', 'sizes', 'dtype', 'reason'),
     [

@@ -17,9 +17,7 @@ pytestmark = needs_library
 
 
 @pytest.mark.parametrize('name', ['default', 'avx2', 'avx512', 'avx512_bf16'])
-def test_operators_compute_what_they_should(
-    name: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operators_compute_what_they_should(name: str, capsys: pytest.CaptureFixture, monkeypatch) -> None:
     if name not in CAPABILITIES[:-1]:
         pytest.skip(f'{name} is not below what is in use, {IN_USE}, with which all other tests run')
     for operator, row in OPERATORS.items():

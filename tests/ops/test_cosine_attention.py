@@ -7,8 +7,7 @@ from torch.nn import functional as F
 from bioattn_mm.ops import aggregated_attention, cosine_attention, unit_vectors
 from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import Place, check_any_number_of_threads, needs_library
-from tests.ops.inputs import cosine_attention_inputs
-from tests.ops.kernels import check
+from tests.ops.kernels import check, cosine_attention_inputs
 
 
 def test_is_aggregated_attention_of_scaled_unit_vectors(backend: str) -> None:

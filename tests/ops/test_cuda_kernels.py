@@ -15,8 +15,7 @@ from bioattn_mm.ops.check import relative_error
 from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import ON_CUDA, Place, place_of
 from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
-from tests.ops.inputs import aggregated_attention_inputs, to_double
-from tests.ops.kernels import KERNELS, TOLERANCE, check, inputs_of
+from tests.ops.kernels import KERNELS, TOLERANCE, aggregated_attention_inputs, check, inputs_of, to_double
 
 # Places of the tensors of aggregated attention.
 POOLED_VALUE, POOLED_BIAS, POOLED_BIAS_ROWS = 4, 6, 7

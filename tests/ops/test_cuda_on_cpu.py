@@ -70,9 +70,7 @@ def turing(emulation_folder: Path) -> CUDAOnCPU:
         ('turing', torch.float16, 'mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32'),
     ],
 )
-def test_matrix_product_of_a_warp(
-    capability: str, dtype: torch.dtype, instruction: str | None, request: pytest.FixtureRequest
-) -> None:
+def test_matrix_product_of_a_warp(capability: str, dtype: torch.dtype, instruction: str | None, request) -> None:
     emulation = request.getfixturevalue(capability)
     emulation.draw_order()
     a, b, c = torch.randn(16, 24).to(dtype), torch.randn(24, 8).to(dtype), torch.randn(16, 8)

@@ -26,7 +26,7 @@ from tests.ops.conftest import (
     needs_cuda,
     needs_library,
 )
-from tests.ops.inputs import RANDOM, to_double
+from tests.ops.kernels import KERNELS, to_double
 
 NAMES = [name for name in OPERATORS if 'cpu' in OPERATORS[name].dtypes]
 ATTENTION = [name for name in NAMES if 'attention' in name]
@@ -109,7 +109,7 @@ TILES = [
 @pytest.mark.parametrize(('name', 'sizes'), TILES, ids=str)
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_backends_agree_in_values_and_gradients(name: str, sizes: dict, dtype: torch.dtype) -> None:
-    inputs = RANDOM[name](**sizes, dtype=dtype) if name in RANDOM else OPERATORS[name].inputs(sizes, 'cpu', dtype)
+    inputs = KERNELS[name].inputs(sizes, 'cpu', dtype)
     results = (OPERATORS[name].values_and_gradients(inputs, backend) for backend in ('cpu', 'reference'))
     for number, (got, want) in enumerate(zip(*results, strict=True)):
         # The exact gradient of peripheral attention's conv_bias is zero, the rest is rounding.

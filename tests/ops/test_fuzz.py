@@ -20,7 +20,7 @@ from bioattn_mm.ops.arguments import DTYPES
 from bioattn_mm.ops.check import GRADIENT_FACTOR, SMALLEST_SCALE, TOLERANCE
 from bioattn_mm.ops.samples import OPERATORS, Operator
 from tests.ops.conftest import CAPABILITIES, IN_USE, Calls, capability, needs_library
-from tests.ops.inputs import to_double
+from tests.ops.kernels import to_double
 
 NAMES = [name for name in OPERATORS if 'cpu' in OPERATORS[name].dtypes]
 CASES = int(os.environ.get('BIOATTN_MM_FUZZ_CASES', 80))

@@ -1,5 +1,6 @@
 """What a GPU would have to launch: sizes of chunks, counts of benchmarks/launches.py, and that nothing waits."""
 
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +30,6 @@ def launches() -> SimpleNamespace:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCHMARKS)
         return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / 'launches.py')))
-
-
-def table(rows: list[str]) -> dict[tuple[str, str], tuple[int, float]]:
-    """Launches and MiB by layer and pass."""
-    cells = [[cell.strip() for cell in row.strip('|').split('|')] for row in rows if row.startswith('|')][2:]
-    return {(layer, name): (int(number), float(size)) for layer, _, name, number, size, *_ in cells}
 
 
 def test_a_gpu_has_larger_chunks() -> None:
@@ -79,31 +74,28 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
     names = ['TransNeXt-T stage 1', 'TransNeXt-T stage 4', gate, 'PerViT-T', 'VARS-SD']
     monkeypatch.setattr('sys.argv', ['launches.py', '--sizes', '512', '--layers', *names])
     launches.main()
-    counts = table(capsys.readouterr().out.splitlines())
+    rows = [re.split(' *[|] *', row)[1:-1] for row in capsys.readouterr().out.splitlines() if row.startswith('|')]
+    counts = {(layer, each): int(number) for layer, _, each, number, *_ in rows[2:]}
     assert {layer for layer, _ in counts} == set(names)
     new, seen, training = launches.PASSES
     # A new size takes the table's operator; then what the device keeps: coordinates and indices.
-    assert counts['TransNeXt-T stage 1', new][0] - counts['TransNeXt-T stage 1', seen][0] <= 1 + 2 + 5
-    assert counts['TransNeXt-T stage 4', new][0] - counts['TransNeXt-T stage 4', seen][0] <= 1 + 2
+    assert counts['TransNeXt-T stage 1', new] - counts['TransNeXt-T stage 1', seen] <= 1 + 2 + 5
+    assert counts['TransNeXt-T stage 4', new] - counts['TransNeXt-T stage 4', seen] <= 1 + 2
     # Of a layer, five are linear; GELU, pooling, the norm of pooled tokens, softplus and attention are one each.
-    assert counts['TransNeXt-T stage 1', seen][0] <= 5 + 5
-    assert counts['TransNeXt-T stage 1', training][0] <= 40
+    assert counts['TransNeXt-T stage 1', seen] <= 5 + 5
+    assert counts['TransNeXt-T stage 1', training] <= 40
     # Two linear layers, with the gate in between; backward two products and a sum for each, and the gate.
-    assert counts[gate, seen][0] == 3
-    assert counts[gate, training][0] == 3 + 2 * 3 + 1
+    assert counts[gate, seen] == 3
+    assert counts[gate, training] == 3 + 2 * 3 + 1
     # Position-based attention is kept: two linear layers, and PyTorch's attention.
-    assert counts['PerViT-T', seen][0] == 3
-    assert counts['VARS-SD', training][0] < 250
+    assert counts['PerViT-T', seen] == 3
+    assert counts['VARS-SD', training] < 250
     # A chunk of the size for CPUs would be one of hundreds.
-    assert all(number < 300 for number, _ in counts.values())
-
-    monkeypatch.setattr('sys.argv', 'launches.py --sizes 512 --formulas --operators --layers'.split() + names[:1])
+    assert all(number < 300 for number in counts.values())
+    monkeypatch.setattr('sys.argv', ['launches.py', '--sizes', '64', '--formulas', '--operators', '--layers', *names])
     launches.main()
     output = capsys.readouterr().out
-    assert 'PyTorch alone' in output and 'aten::addmm' in output and 'bioattn_mm::' not in output
-    formulas = table([row for row in output.splitlines() if not row.startswith('|  |')])
-    for number in (0, 1):
-        assert formulas[names[0], seen][number] > (1 + number) * counts[names[0], seen][number]
+    assert 'aten::addmm' in output and 'bioattn_mm::' not in output
 
 
 @needs_library
@@ -123,9 +115,7 @@ def test_a_step(launches: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     'name', ['add_norm', 'cosine_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table']
 )
-def test_kernels_of_an_operator(
-    name: str, cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_of_an_operator(name: str, cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace, monkeypatch) -> None:
     """Its own, and what PyTorch computes in between."""
     cuda_on_cpu.stand_in(monkeypatch)
     operator = KERNELS[name]
@@ -160,12 +150,9 @@ def test_what_is_counted(launches: SimpleNamespace) -> None:
         x[:, :1].expand(8, 100) + 1
     assert counter.launches == {'aten::clone': 1, 'aten::_to_copy': 1, 'aten::add_': 1, 'aten::add': 1}
     assert counter.bytes == 2 * 512 + 2 * 16 + 2 * 512 + 4 * (8 + 800)
-    # On lists a launch has so many tensors, by the number of lists, and so many blocks.
-    tensors, large = [torch.zeros(3) for _ in range(111)], [torch.zeros(321 * 65536, device='meta')]
-    lists = [tensors], [tensors[:64]] * 2, [large], [tensors[:37]] * 4 + [[torch.zeros(())] * 37]
-    assert [*map(launches.launches_on_lists, lists)] == [2, 1, 2, 2]
+    # Of a list, a launch has 110 tensors.
     with launches.LaunchCounter('cpu') as counter:
-        torch._foreach_add_(tensors, 1)
+        torch._foreach_add_([torch.zeros(3) for _ in range(111)], 1)
     assert counter.launches == {'aten::_foreach_add_': 2}
 
 

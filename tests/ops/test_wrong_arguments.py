@@ -10,7 +10,7 @@ from torch import Tensor
 from bioattn_mm import ops
 from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import needs_library
-from tests.ops.inputs import to_double
+from tests.ops.kernels import to_double
 
 
 def arguments_of(name: str) -> dict[str, Tensor]:

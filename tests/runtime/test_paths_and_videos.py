@@ -1,5 +1,6 @@
 """What a command line names: images, folders, globs, videos, cameras."""
 
+import argparse
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from bioattn_mm.errors import InputError
+from bioattn_mm.runtime.arguments import add_mode, add_results
 from bioattn_mm.runtime.paths import find_inputs
 from bioattn_mm.runtime.videos import FRAME_RATE, Video
 
@@ -90,3 +92,11 @@ def test_a_camera(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(camera)) == 5
     _, (camera,) = find_inputs(['3'], max_frames=2)
     assert camera.num_frames == len(list(camera)) == 2
+
+
+def test_options_of_the_command() -> None:
+    parser = argparse.ArgumentParser()
+    add_results(parser)
+    add_mode(parser, 'as the config says')
+    assert (parser.parse_args([]).score_thr, parser.parse_args([]).mode) == (0.3, None)
+    assert [parser.parse_args([f'--{mode}']).mode for mode in ('slide', 'whole')] == ['slide', 'whole']
