@@ -20,20 +20,17 @@ from bioattn_mm.runtime.backends import BACKENDS  # noqa: E402
 from ..runtime.comparison import image_of  # noqa: E402
 from ..runtime.small_models import write  # noqa: E402
 
-DIMS = 32
-SLIDE = dict(mode='slide', crop_size=[32, 32], stride=[24, 24], align_corners=False)
-# A small vision transformer: patches, one attention with a bias that is computed from the size, and classes.
+LENGTH = 32
+SLIDE = dict(mode='slide', crop_size=[LENGTH, LENGTH], stride=[24, 24], align_corners=False)
+# A small transformer whose tokens are the rows: attention with a bias that is computed from the size, and classes.
 NODES = [
-    ('Conv', 'input patch', 'patches', dict(strides=[4, 4])),
-    ('Reshape', 'patches rows', 'flattened', {}),
-    ('Transpose', 'flattened', 'x', dict(perm=[0, 2, 1])),
-    ('MatMul', 'x query_weight', 'query', {}),
-    ('MatMul', 'x key_weight', 'key', {}),
-    ('Transpose', 'key', 'keys', dict(perm=[0, 2, 1])),
+    ('MatMul', 'input query_weight', 'query', {}),
+    ('MatMul', 'input key_weight', 'key', {}),
+    ('Transpose', 'key', 'keys', dict(perm=[0, 1, 3, 2])),
     ('MatMul', 'query keys', 'pairs', {}),
     # Log-CPB: coordinates from the number of tokens, through a small network.
-    ('Shape', 'x', 'sizes', {}),
-    ('Gather', 'sizes one', 'number', {}),
+    ('Shape', 'input', 'sizes', {}),
+    ('Gather', 'sizes two', 'number', {}),
     ('Range', 'zero number one', 'positions', {}),
     ('Cast', 'positions', 'coordinates', dict(to=onnx.TensorProto.FLOAT)),
     ('Unsqueeze', 'coordinates axes', 'column', {}),
@@ -42,12 +39,10 @@ NODES = [
     ('MatMul', 'bounded cpb_last', 'bias', {}),
     ('Add', 'pairs bias', 'with_bias', {}),
     ('Softmax', 'with_bias', 'attention', dict(axis=-1)),
-    ('MatMul', 'attention x', 'averaged', {}),
+    ('MatMul', 'attention input', 'averaged', {}),
     ('MatMul', 'averaged tokens', 'mixed', {}),
-    ('Add', 'mixed x', 'output', {}),
-    ('Transpose', 'output', 'channels', dict(perm=[0, 2, 1])),
-    ('Reshape', 'channels shape', 'map', {}),
-    ('Conv', 'map classes', 'logits', {}),
+    ('Add', 'mixed input', 'output', {}),
+    ('Conv', 'output classes', 'logits', {}),
 ]
 
 
@@ -60,18 +55,17 @@ def exported(tmp_path: Path) -> Path:
         return (random.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
 
     constants = dict(
-        patch=weight(DIMS, 3, 4, 4),
-        query_weight=weight(DIMS, DIMS),
-        key_weight=weight(DIMS, DIMS),
-        tokens=weight(1, DIMS, DIMS),  # a stack of weights, as that of each head
+        query_weight=weight(LENGTH, LENGTH),
+        key_weight=weight(LENGTH, LENGTH),
+        tokens=weight(1, LENGTH, LENGTH),  # a stack of weights, as that of each head
         cpb_weight=weight(1, 1500),
         cpb_last=weight(1500, 1),
-        classes=weight(4, DIMS, 1, 1) * 4,
+        classes=weight(4, 3, 1, 1) * 4,
     )
-    integers = dict(rows=[1, DIMS, -1], axes=[1], zero=0, one=1, shape=[1, DIMS, 8, 8])
-    constants |= {name: np.array(value) for name, value in integers.items()}
+    constants |= {name: np.array(value) for name, value in dict(zero=0, one=1, two=2, axes=[1]).items()}
     nodes = [helper.make_node(op, names.split(), [out], name=out, **options) for op, names, out, options in NODES]
-    path = write(tmp_path / 'exported', 'segmentation', nodes, constants, (1, 3, 32, 32), ['logits'], SLIDE)
+    shape = (1, 3, LENGTH, LENGTH)
+    path = write(tmp_path / 'exported', 'segmentation', nodes, constants, shape, ['logits'], SLIDE)
     (tmp_path / 'images/inner').mkdir(parents=True)
     for index in range(6):
         cv2.imwrite(str(tmp_path / f'images/inner/{index}.png'), image_of(48, 61, index))

@@ -1,5 +1,6 @@
 """The operators as their kernels are tested: with tensors, tolerances and places of their own."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -112,3 +113,29 @@ def check(
 
 def inputs_of(name: str, dtype: torch.dtype = torch.float32, **sizes: object) -> list[Tensor]:
     return KERNELS[name].inputs(sizes, 'cpu', dtype)
+
+
+# The same numbers elsewhere in memory.
+
+
+def transposed(draw: random.Random, tensor: Tensor) -> Tensor:
+    axes = draw.sample(range(tensor.dim()), 2) if tensor.dim() > 1 else (0, 0)
+    return tensor.transpose(*axes).contiguous().transpose(*axes) if tensor.dim() else tensor
+
+
+def sliced(draw: random.Random, tensor: Tensor) -> Tensor:
+    axis = draw.randrange(max(tensor.dim(), 1))
+    step = draw.choice((2, 3))
+    return tensor.repeat_interleave(step, axis)[(slice(None),) * axis + (slice(step - 1, None, step),)]
+
+
+def shifted(draw: random.Random, tensor: Tensor) -> Tensor:
+    """With a beginning that no vector is aligned to."""
+    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+
+
+def with_odd_strides(draw: random.Random, tensor: Tensor) -> Tensor:
+    """With a stride of axes of length 1 that leads out of memory."""
+    tensor = tensor.contiguous()
+    strides = [stride if size > 1 else 12345 for size, stride in zip(tensor.shape, tensor.stride())]
+    return tensor.as_strided(tensor.shape, strides) if tensor.numel() else tensor

@@ -3,6 +3,7 @@
 The files of `log_cpb_table` and the sliding window have the values of these.
 """
 
+import random
 import re
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from bioattn_mm.ops import aggregated_attention
 from bioattn_mm.ops.check import relative_error
 from bioattn_mm.ops.samples import OPERATORS
+from tests.ops import kernels
 from tests.ops.conftest import ON_CUDA, Place, place_of
 from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
 from tests.ops.kernels import KERNELS, TOLERANCE, aggregated_attention_inputs, check, inputs_of, to_double
@@ -176,40 +178,26 @@ def test_rounding_of_the_output_does_not_reach_the_gradients(place: Place) -> No
     check('aggregated_attention', [*inputs, 30 * token_weights], place, 2e-3)
 
 
-def shifted(inputs: list[Tensor]) -> list[Tensor]:
-    """Kernels load several channels at once, from addresses that are multiples of so many bytes."""
-    return [torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape) for t in inputs]
-
-
-def strided(inputs: list[Tensor]) -> list[Tensor]:
-    return [torch.stack((t, t), -1)[..., 0] for t in inputs]
-
-
-def with_a_column_of_any_stride(inputs: list[Tensor]) -> list[Tensor]:
-    """PyTorch takes a tensor for contiguous whatever the stride of an axis of one element is."""
-    return [t.as_strided(t.shape, (*t.stride()[:2], 3, *t.stride()[3:])) if t.dim() == 5 else t for t in inputs]
-
-
 def keys_and_values_of_one_tensor(inputs: list[Tensor]) -> list[Tensor]:
     """As a linear layer gives them, of the window and of the pooled grid: kernels read such views without a copy."""
     pairs = (torch.stack(inputs[first : first + 2], dim=3).unbind(3) for first in (1, 3))
     return [inputs[0], *(view for pair in pairs for view in pair), *inputs[5:]]
 
 
-def parts_of_wider_tokens(inputs: list[Tensor]) -> list[Tensor]:
+def part_of_wider_tokens(draw: random.Random, tensor: Tensor) -> Tensor:
     """As one linear layer gives several of them."""
-    return [torch.cat((t, t), 3).narrow(3, 0, t.shape[3]) if t.dim() > 3 else t for t in inputs]
+    return torch.cat((tensor, tensor), 3).narrow(3, 0, tensor.shape[3]) if tensor.dim() > 3 else tensor
 
 
 @pytest.mark.parametrize(
     ('name', 'layout', 'dtype', 'sizes'),
     [
-        *(('cosine_attention', parts_of_wider_tokens, dtype, {}) for dtype in (torch.float32, BFLOAT16)),
-        ('gelu_pool_norm', parts_of_wider_tokens, BFLOAT16, POOLED),
-        *(('aggregated_attention', shifted, dtype, {}) for dtype in TOLERANCE),
-        ('aggregated_attention', strided, FLOAT32, {}),
+        *(('cosine_attention', part_of_wider_tokens, dtype, {}) for dtype in (FLOAT32, BFLOAT16)),
+        ('gelu_pool_norm', part_of_wider_tokens, BFLOAT16, POOLED),
+        *(('aggregated_attention', kernels.shifted, dtype, {}) for dtype in TOLERANCE),
+        ('aggregated_attention', kernels.sliced, FLOAT32, {}),
         (
-            *('aggregated_attention', with_a_column_of_any_stride, FLOAT32),
+            *('aggregated_attention', kernels.with_odd_strides, FLOAT32),
             dict(grid=(5, 1), pooled_grid=(3, 1)),
         ),
         *(
@@ -226,7 +214,7 @@ def parts_of_wider_tokens(inputs: list[Tensor]) -> list[Tensor]:
                 ('sliding_window_qk', FLOAT32, {}),
                 ('sliding_window_av', FLOAT32, {}),
             )
-            for layout in (shifted, strided)
+            for layout in (kernels.shifted, kernels.sliced)
         ),
     ],
 )
@@ -234,7 +222,8 @@ def test_memory_layout_does_not_matter(
     name: str, layout: Callable, dtype: torch.dtype, sizes: dict, place: Place
 ) -> None:
     inputs = [tensor.to(place.device) for tensor in inputs_of(name, dtype, **sizes)]
-    views = layout(inputs)
+    of_each = layout != keys_and_values_of_one_tensor
+    views = [layout(random.Random(0), tensor) for tensor in inputs] if of_each else layout(inputs)
     assert any((view.stride(), view.storage_offset()) != (t.stride(), 0) for view, t in zip(views, inputs))
     for result, want in zip(results_of(name, views), results_of(name, inputs), strict=True):
         assert torch.equal(result, want)

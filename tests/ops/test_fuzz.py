@@ -20,7 +20,7 @@ from bioattn_mm.ops.arguments import DTYPES
 from bioattn_mm.ops.check import GRADIENT_FACTOR, SMALLEST_SCALE, TOLERANCE
 from bioattn_mm.ops.samples import OPERATORS, Operator
 from tests.ops.conftest import CAPABILITIES, IN_USE, Calls, capability, needs_library
-from tests.ops.kernels import to_double
+from tests.ops.kernels import shifted, sliced, to_double, transposed, with_odd_strides
 
 NAMES = [name for name in OPERATORS if 'cpu' in OPERATORS[name].dtypes]
 CASES = int(os.environ.get('BIOATTN_MM_FUZZ_CASES', 80))
@@ -63,29 +63,6 @@ def draw_sizes(draw: random.Random, operator: Operator) -> dict[str, object]:
 
     names = [name for name in inspect.signature(operator.make).parameters if name in SIZES]
     return {name: (length(name), length(name)) if 'grid' in name else length(name) for name in names}
-
-
-def transposed(draw: random.Random, tensor: Tensor) -> Tensor:
-    axes = draw.sample(range(tensor.dim()), 2) if tensor.dim() > 1 else (0, 0)
-    return tensor.transpose(*axes).contiguous().transpose(*axes) if tensor.dim() else tensor
-
-
-def sliced(draw: random.Random, tensor: Tensor) -> Tensor:
-    axis = draw.randrange(max(tensor.dim(), 1))
-    step = draw.choice((2, 3))
-    return tensor.repeat_interleave(step, axis)[(slice(None),) * axis + (slice(step - 1, None, step),)]
-
-
-def shifted(draw: random.Random, tensor: Tensor) -> Tensor:
-    """With a beginning that no vector is aligned to."""
-    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
-
-
-def with_odd_strides(draw: random.Random, tensor: Tensor) -> Tensor:
-    """With a stride of axes of length 1 that leads out of memory."""
-    tensor = tensor.contiguous()
-    strides = [stride if size > 1 else 12345 for size, stride in zip(tensor.shape, tensor.stride())]
-    return tensor.as_strided(tensor.shape, strides) if tensor.numel() else tensor
 
 
 def expanded(draw: random.Random, tensor: Tensor) -> Tensor:
