@@ -22,7 +22,7 @@ FLOAT32 = torch.float32
 def gpu(monkeypatch: pytest.MonkeyPatch):
     """Pretends that there is a GPU, and operators for some: `gpu(capability=(8, 6), compiled='8.0 9.0')`."""
 
-    def pretend(capability: tuple[int, int], compiled: str, driver: int = 13010) -> None:
+    def pretend(capability: tuple[int, int], compiled: str, driver: int = 13000) -> None:
         properties = SimpleNamespace(name='Some GPU', major=capability[0], minor=capability[1])
         monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
         monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
@@ -32,7 +32,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch):
             backends, 'WHY_NOT_ON_CUDA', None if compiled else 'the operators were compiled without CUDA'
         )
         monkeypatch.setattr(backends, 'CUDA_CAPABILITIES', capabilities_of(compiled))
-        monkeypatch.setattr(backends, 'CUDA_RELEASES', (13000, driver))
+        monkeypatch.setattr(backends, 'CUDA_RELEASES', (13010, driver))
 
     monkeypatch.delenv('BIOATTN_MM_BACKEND', raising=False)
     backends._warn_once.cache_clear()
@@ -65,7 +65,7 @@ def test_compute_capability(gpu, compiled: str, runs_on: tuple[int, ...], not_on
     [
         ('8.0 9.0', 13000, None, 'capability 8.0 9.0, and Some GPU has 7.5; to build'),
         ('', 13000, None, 'the operators were compiled without CUDA; to build'),
-        ('7.5', 12080, None, 'with CUDA 13.0, and the driver runs CUDA 12.8 at most'),
+        ('7.5', 12080, None, 'with CUDA 13.1, and the driver runs CUDA 12.8 at most'),
         ('7.5', 13000, 'takes 8 channels', 'takes 8 channels'),
     ],
 )

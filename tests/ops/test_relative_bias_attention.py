@@ -1,10 +1,13 @@
 """Attention with a relative position bias against its formula, written out query by query."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
 
 from bioattn_mm.ops import relative_bias_attention
+from bioattn_mm.ops.relative_bias import bias_of_pairs, bias_of_queries, bias_of_rows
 from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import needs_library
 
@@ -57,3 +60,15 @@ def test_large_logits_and_offsets_without_weight(backend: str) -> None:
     assert output.isfinite().all()
     exact = relative_bias_attention(*(tensor.double() for tensor in inputs), backend='reference')
     torch.testing.assert_close(output, exact.float(), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_bias_of_some_queries_and_rows(grid: tuple[int, int]) -> None:
+    height, width = grid
+    table, pairs = torch.randn(2, 2 * height - 1, 2 * width - 1), torch.empty(2, *grid, *grid)
+    for i, j, u, v in itertools.product(*map(range, grid + grid)):
+        pairs[:, i, j, u, v] = table[:, i - u + height - 1, j - v + width - 1]
+    pairs, queries = pairs.flatten(3).flatten(1, 2), torch.tensor([0, height * width - 1])
+    assert torch.equal(bias_of_pairs(table, grid), pairs)
+    assert torch.equal(bias_of_queries(table, grid, queries), pairs[:, queries])
+    assert torch.equal(bias_of_rows(table, grid, slice(1, 3)), pairs[:, width : 3 * width])

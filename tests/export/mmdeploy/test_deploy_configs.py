@@ -1,26 +1,10 @@
-"""The deploy configs, as mmdeploy reads them."""
+"""The deploy configs, by the entries that mmdeploy reads."""
 
 import re
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
-
-from tests.needs import module_needs
-
-pytestmark = module_needs('mmdeploy')
-
-from mmdeploy.utils import (  # noqa: E402
-    get_backend,
-    get_codebase,
-    get_common_config,
-    get_input_shape,
-    get_ir_config,
-    get_model_inputs,
-    get_task_type,
-    is_dynamic_shape,
-)
-from mmdeploy.utils.config_utils import get_codebase_external_module  # noqa: E402
 
 FOLDER = Path(__file__).parents[3] / 'configs/deploy'
 # What comes out for each task.
@@ -35,7 +19,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob('*.py'))
 
 def test_every_task_has_every_runtime() -> None:
     kinds = ('onnxruntime_dynamic', 'onnxruntime_static', 'tensorrt-fp16_dynamic', 'torchscript')
-    found = {re.sub('(static|dynamic)-.*', r'\1', name) for name in NAMES}
+    found = {re.sub('static-.*', 'static', name) for name in NAMES}
     assert found == {f'{task}_{kind}' for task in OUTPUTS for kind in kinds} and len(found) == len(NAMES)
 
 
@@ -43,20 +27,21 @@ def test_every_task_has_every_runtime() -> None:
 def test_says_what_its_name_says(name: str) -> None:
     config = Config.fromfile(FOLDER / f'{name}.py')
     task, runtime, *_ = name.split('_')
-    ir = get_ir_config(config)
+    backend, ir, codebase = config.backend_config, config.ir_config, config.codebase_config
     assert ir.output_names == OUTPUTS[task]
-    assert get_backend(config).value == runtime.split('-')[0]
-    assert get_codebase(config).value == ('mmseg' if task == 'segmentation' else 'mmdet')
-    assert get_task_type(config).value == ('Segmentation' if task == 'segmentation' else 'ObjectDetection')
+    assert backend.type == runtime.split('-')[0]
+    is_segmentor = task == 'segmentation'
+    assert (codebase.type, codebase.task) == (('mmdet', 'ObjectDetection'), ('mmseg', 'Segmentation'))[is_segmentor]
     # Without it mmdeploy knows nothing of this package.
-    assert get_codebase_external_module(config) == ['bioattn_mm.export.mmdeploy']
+    assert codebase.module == ['bioattn_mm.export.mmdeploy']
     assert ir.type == ('torchscript' if runtime == 'torchscript' else 'onnx')
     (fixed,) = [*re.findall(r'static-(\d+)x(\d+)', name), None][:1]
-    assert get_input_shape(config) == (fixed and [int(length) for length in reversed(fixed)])
-    assert is_dynamic_shape(config) == (fixed is None)
+    assert ir.input_shape == (fixed and [int(length) for length in reversed(fixed)])  # width, height
+    if ir.type == 'onnx':
+        assert (ir.dynamic_axes or dict(input=None))['input'] == (None if fixed else {2: 'height', 3: 'width'})
     if runtime == 'tensorrt-fp16':
-        assert get_common_config(config).fp16_mode
-        (inputs,) = get_model_inputs(config)
+        assert backend.common_config.fp16_mode
+        (inputs,) = backend.model_inputs
         shapes = inputs.input_shapes.input
         for smallest, usual, largest in zip(shapes.min_shape, shapes.opt_shape, shapes.max_shape):
             assert smallest <= usual <= largest
