@@ -150,9 +150,9 @@ def test_what_is_counted(launches: SimpleNamespace) -> None:
         x[:, :1].expand(8, 100) + 1
     assert counter.launches == {'aten::clone': 1, 'aten::_to_copy': 1, 'aten::add_': 1, 'aten::add': 1}
     assert counter.bytes == 2 * 512 + 2 * 16 + 2 * 512 + 4 * (8 + 800)
-    # Of a list, a launch has 110 tensors.
+    tensors = [torch.zeros(3) for _ in range(111)]  # of which a launch has 110
     with launches.LaunchCounter('cpu') as counter:
-        torch._foreach_add_([torch.zeros(3) for _ in range(111)], 1)
+        torch._foreach_add_(tensors, 1)
     assert counter.launches == {'aten::_foreach_add_': 2}
 
 
