@@ -26,7 +26,7 @@ def parsed(*options: str) -> dict:
     parser = ToolParser('')
     parser.exit_on_error = False
     parser.add_config_options()
-    return parser.parse_args(['--cfg-options', *options]).cfg_options
+    return parser.parse_args(['--cfg-options', *options] if options else []).cfg_options
 
 
 def test_arguments_that_several_tools_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,49 +50,40 @@ def test_arguments_that_several_tools_share(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_options() -> None:
-    options = parsed('a.b=(1,2)', 'c=text', 'd.0.e=None', 'f=1e-3')
-    assert options == {'a.b': (1, 2), 'c': 'text', 'd.0.e': None, 'f': 1e-3}
-    config = Config(dict(a=dict(b=3), d=[dict(e=1)]))
+    options = parsed('a.b=(1,2)', 'c=text', 'd.0.e=None', 'f=1e-3', 'switched_off=None')
+    assert options == {'a.b': (1, 2), 'c': 'text', 'd.0.e': None, 'f': 1e-3, 'switched_off': None}
+    config = Config(dict(a=dict(b=3), d=[dict(e=1)], switched_off=dict(type='x')))
     merge_options(config, options)
-    assert config.to_dict() == dict(a=dict(b=(1, 2)), c='text', d=[dict(e=None)], f=1e-3)
+    assert config.to_dict() == dict(a=dict(b=(1, 2)), c='text', d=[dict(e=None)], f=1e-3, switched_off=None)
 
 
 @pytest.mark.parametrize(
     ('option', 'message'),
     [
-        ('max_iters', "expected KEY=VALUE, got 'max_iters'"),
-        ('=3', "expected KEY=VALUE, got '=3'"),
-        ('a={b:3}', "a value cannot be a dict, got 'a={b:3}': set its entries one by one, a.NAME=VALUE"),
-        ('a=[(1,2]', "brackets that do not match in 'a=[(1,2]'"),
+        ('max_iters', 'expected KEY=VALUE'),
+        ('=3', 'expected KEY=VALUE'),
+        ('a={b:3}', 'cannot be a dict'),
+        ('a=[(1,2]', 'brackets that do not match'),
     ],
 )
 def test_malformed_options(option: str, message: str) -> None:
-    with pytest.raises(argparse.ArgumentError) as error:
+    with pytest.raises(argparse.ArgumentError, match=message):
         parsed(option)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ('key', 'value', 'message'),
+    ('key', 'message'),
     [
-        ('model', 'x', 'would replace a dict with the entries type, depth: set one of them, model.NAME=VALUE'),
-        ('steps.5.type', 'x', 'leads nowhere in this config: list index out of range'),
-        ('steps.first.type', 'x', 'leads nowhere in this config'),
-        ('model.depth.x', 1, 'leads nowhere in this config'),
+        ('model', 'would replace a dict with the entries type, depth: '),
+        ('steps.5.type', 'leads nowhere in this config: list index out of range'),
+        ('steps.first.type', 'leads nowhere in this config'),
+        ('model.depth.x', 'leads nowhere in this config'),
     ],
 )
-def test_options_that_lead_nowhere(key: str, value: object, message: str) -> None:
+def test_options_that_lead_nowhere(key: str, message: str) -> None:
     config = Config(dict(model=dict(type='M', depth=3), steps=[dict(type='a')]))
-    with pytest.raises(InputError) as error:
-        merge_options(config, {key: value})
-    assert f'--cfg-options {key}={value} {message}' in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
-
-
-def test_a_dict_may_be_switched_off() -> None:
-    config = Config(dict(backbone=dict(init_cfg=dict(type='Pretrained'))))
-    merge_options(config, {'backbone.init_cfg': None})
-    assert config.backbone.init_cfg is None
+    with pytest.raises(InputError, match=f'^.*--cfg-options {key}=x {message}.*$'):
+        merge_options(config, {key: 'x'})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +92,7 @@ def test_a_dict_may_be_switched_off() -> None:
         ({'model.backbone.arch': 'huge'}, '^arch must be one of micro'),  # the package's own message
         (
             {'model.backbone.depth': 3},
-            '^the model of .*upernet_micro_ade20k.py cannot be built: .*TransNeXt.__init__',
+            '^the model of .*upernet_micro_ade20k.py cannot be built: .*TransNeXt',
         ),
         ({'model.decode_heads': 3}, "unexpected keyword argument 'decode_heads', it takes backbone, decode_head, n"),
         ({'model.type': 'Segmenter'}, 'Segmenter is not in the mmseg::model registry'),
@@ -118,7 +109,7 @@ def test_models_that_cannot_be_built(options: dict, message: str) -> None:
 def test_weights_that_nobody_publishes(tmp_path: Path) -> None:
     config = Config.fromfile(ROOT / 'configs/vars/upernet_rvt_tiny_vars_sd_ade20k.py')
     config.model.backbone.init_cfg.checkpoint = str(tmp_path / 'weights.pth')
-    with pytest.raises(InputError, match=r'no ImageNet weights at .*weights.pth \(.*nobody publishes .* mmpretrain'):
+    with pytest.raises(InputError, match=r'no ImageNet weights at .*weights.pth \(.*nobody publishes'):
         check_initial_weights(config)
     (tmp_path / 'weights.pth').touch()
     check_initial_weights(config)
@@ -173,53 +164,44 @@ def test_errors_are_one_line(error: BaseException, line: str, capsys: pytest.Cap
     assert printed.startswith(line if is_interrupt else f'error: {line}')
 
 
-@pytest.mark.parametrize('late', [False, True])
-def test_an_error_with_options_that_may_be_to_blame(late: bool, monkeypatch, capsys) -> None:
-    options = ['model.test_cfg.mode=whole']
+def test_an_error_with_options_that_may_be_to_blame(monkeypatch, capsys) -> None:
+    def fail(*options: str, late: bool = False) -> tuple[type, list[str]]:
+        """The exception that ends a tool, and what the tool has printed."""
 
-    @run_tool
-    def main() -> None:
-        parser = ToolParser('')
-        parser.add_config_options()
-        parser.parse_args(['--cfg-options', *options] if options else [])
-        error = TypeError('one\ntwo')
-        if late:
-            setattr(error, LATE, True)
-        raise error
+        @run_tool
+        def main() -> None:
+            parsed(*options)
+            error = TypeError('one\ntwo')
+            if late:
+                setattr(error, LATE, True)
+            raise error
 
-    expected = TypeError if late else SystemExit
-    with pytest.raises(expected):
-        main()
-    if not late:
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith('error: TypeError: one; --cfg-options may be to blame, model.test_cfg.mode=whole: ')
-        options.append('log_level=DEBUG')
-        with pytest.raises(SystemExit):
+        with pytest.raises((TypeError, SystemExit)) as raised:
             main()
-        assert 'Traceback' in capsys.readouterr().err
-        monkeypatch.setenv('WORLD_SIZE', '2')
-        with pytest.raises(TypeError):
-            main()
-        monkeypatch.delenv('WORLD_SIZE')
-    options.clear()
-    with pytest.raises(TypeError):
-        main()
+        return raised.type, capsys.readouterr().err.splitlines()
+
+    option = 'model.test_cfg.mode=whole'
+    kind, (line,) = fail(option)
+    assert kind is SystemExit
+    assert line.startswith('error: TypeError: one; --cfg-options may be to blame, model.test_cfg.mode=whole: ')
+    kind, lines = fail(option, 'log_level=DEBUG')
+    assert kind is SystemExit and any('Traceback' in line for line in lines)
+    assert fail(option, late=True)[0] is fail()[0] is TypeError
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    assert fail(option)[0] is TypeError
 
 
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (['--size', '31', '64'], '--size must be at least 32, got 31'),
-        (['--max-images', '0'], '--max-images must be at least 1, got 0'),
-        (['--device', 'abacus'], 'PyTorch has no device abacus: name another with --device, such as cpu'),
-        (['--device', 'meta'], 'PyTorch has no device meta: name another with --device, such as cpu'),
-    ],
-)
-def test_values_that_cannot_be(options: list[str], message: str) -> None:
+def test_arguments_of_the_tools_of_analysis() -> None:
     parser = ToolParser('')
     parser.add_backbone_arguments('files', max_images=3, size=(48, 64))
     assert parser.parse_args(['config.py', '--out', 'x']).size == (48, 64)
     args = parser.parse_args(['config.py', '--out', 'x', '--size', '32', '64', '--device', 'cpu'])
     assert (args.checkpoint, args.size, args.max_images, args.device) == (None, [32, 64], 3, 'cpu')
-    with pytest.raises(InputError, match=message):
-        parser.parse_args(['config.py', '--out', 'x', *options])
+    for options, message in (
+        ('--size 31 64', '--size must be at least 32, got 31'),
+        ('--max-images 0', '--max-images must be at least 1, got 0'),
+        ('--device abacus', 'PyTorch has no device abacus'),
+        ('--device meta', 'PyTorch has no device meta'),
+    ):
+        with pytest.raises(InputError, match=message):
+            parser.parse_args(['config.py', '--out', 'x', *options.split()])

@@ -44,9 +44,6 @@ def test_a_command_is_a_tool(bioattn) -> None:
     assert code == 0 and printed.startswith('usage: bioattn train')
     assert '  bioattn train configs/transnext/upernet_tiny_ade20k.py --mini' in printed
     assert 'python tools' not in printed
-
-
-def test_errors_of_a_tool_and_of_no_command(bioattn) -> None:
     assert bioattn('test', 'no/such_config', 'no.pth') == (2, '', 'error: config not found: no/such_config\n')
     code, _, errors = bioattn('trian')
     assert code == 2 and errors.startswith("error: there is no command 'trian': expected one of ")
@@ -61,40 +58,24 @@ def test_missing_package_names_its_extra(bioattn, monkeypatch: pytest.MonkeyPatc
     assert how_to_install(ModuleNotFoundError(name='mmdeploy')).startswith(want)
 
 
-NAMES = (
-    'transnext/upernet_tiny_ade20k', 'transnext/upernet_tiny_ade20k.py', 'configs/transnext/upernet_tiny_ade20k.py',
-    'deploy/segmentation_onnxruntime_dynamic', 'transnext/ablations/transnext-micro-aamm_8xb128_in1k',
-    '_base_/strategies/fsdp.py',
-    'upernet_vit_small_ade20k',  # the only config of that name
-)  # fmt: skip
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_config_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configs_by_name(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = Path(find_config(name))
-    assert path.is_file() and path.is_relative_to((FOLDER / 'configs').resolve())
-    assert path.stem == Path(name).stem
-
-
-def test_configs_of_a_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = (FOLDER / 'configs/convit/ablations').resolve()
+    for name in (
+        'transnext/upernet_tiny_ade20k', 'transnext/upernet_tiny_ade20k.py', '_base_/strategies/fsdp.py',
+        'deploy/segmentation_onnxruntime_dynamic', 'transnext/ablations/transnext-micro-aamm_8xb128_in1k',
+    ):  # fmt: skip
+        path = root / 'configs' / f'{name.removesuffix(".py")}.py'
+        assert find_config(name) == find_config(f'configs/{name}') == str(path) and path.is_file()
+    only_one = str(root / 'configs/gab/upernet_vit_small_ade20k.py')
+    assert find_configs('upernet_vit_small_ade20k') == [find_config('upernet_vit_small_ade20k')] == [only_one]
+    folder = root / 'configs/convit/ablations'
     for name in ('convit/ablations', 'configs/convit/ablations', str(folder)):
         assert [Path(path).resolve() for path in find_configs(name)] == sorted(folder.glob('*.py'))
-    (single,) = find_configs('upernet_vit_small_ade20k')
-    assert Path(single).name == 'upernet_vit_small_ade20k.py' and find_configs('no/such_config') == ['no/such_config']
 
-
-def test_similar_configs() -> None:
+    assert find_config('no/such_config.py') == 'no/such_config.py' and find_config('') == ''
+    assert find_configs('no/such_config') == ['no/such_config'] and similar_configs('no/such_config') == []
     assert 'transnext/upernet_tiny_ade20k' in similar_configs('transnext/upernet_tny_ade20k.py')
     assert 'transnext/mask_rcnn_micro_coco' in similar_configs('mask_rcnn_micro')
-    assert similar_configs('no/such_config') == []
-
-
-def test_config_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert find_config('no/such_config.py') == 'no/such_config.py' and find_config('') == ''
     with pytest.raises(InputError, match='several configs are named upernet_tiny_ade20k: .*transnext/upernet_tiny'):
         find_config('upernet_tiny_ade20k')
     # A file of one's own comes first.

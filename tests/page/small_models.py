@@ -1,4 +1,4 @@
-"""A small segmentor with the backbone of any system, and random weights for it."""
+"""A small segmentor with the backbone of any system, for images with a shorter side of 64 pixels; random weights."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from ..analysis.small_backbones import BACKBONES
+from ..analysis.small_backbones import BACKBONES, build
 
 CONFIG = """
 default_scope = 'mmseg'
@@ -34,14 +34,10 @@ test_evaluator = dict(type='IoUMetric')
 
 
 def save_segmentor(folder: Path, name: str, **options) -> tuple[str, str]:
-    """Write config and checkpoint of a segmentor that takes images with a shorter side of 64 pixels: both files.
-
-    `name` is a key of `BACKBONES`, `options` are more arguments of the backbone.
-    """
+    """Write config and checkpoint of a segmentor with one of `BACKBONES`, with more arguments of it: both files."""
     backbone = dict(type=f'bioattn_mm.{name}', **(BACKBONES[name] | options))
-    channels = MODELS.build(backbone).out_channels[-1]
     config, checkpoint = folder / f'{name.lower()}.py', folder / f'{name.lower()}.pth'
-    config.write_text(CONFIG.format(backbone=backbone, channels=channels))
+    config.write_text(CONFIG.format(backbone=backbone, channels=build(name, **options).out_channels[-1]))
     init_default_scope('mmseg')
     torch.manual_seed(0)
     model = MODELS.build(Config.fromfile(config).model)

@@ -17,7 +17,6 @@ from bioattn_mm.analysis.attention import ATTENTION, Panel, weight_per_pixel
 from bioattn_mm.analysis.figures import draw_heat
 from bioattn_mm.errors import InputError
 from bioattn_mm.inference.predictor import arrays_of
-from bioattn_mm.inference.results import Results
 from bioattn_mm.page import pictures
 from bioattn_mm.page.explorer import MAX_SIDE, PHOTOGRAPH, Explorer
 from bioattn_mm.runtime.predictions import Detections
@@ -26,6 +25,8 @@ from ..analysis.small_backbones import BACKBONES
 from ..tools.random_weights import random_checkpoint
 from . import small_models
 from .small_models import save_segmentor
+
+TOOLS = Path(__file__).parents[1] / 'tools'
 
 
 @pytest.fixture
@@ -41,10 +42,20 @@ def explorer_of(config: str, checkpoint: str, **options) -> Explorer:
     return Explorer(Predictor(config, checkpoint, device='cpu', **options))
 
 
+@pytest.fixture
+def segmentor(tmp_path: Path) -> Explorer:
+    return explorer_of(*save_segmentor(tmp_path, 'ConViT'))
+
+
+def of_random_weights(name: str, folder: Path) -> Explorer:
+    """The page for a config beside tests/tools."""
+    random_checkpoint(folder / 'random.pth', TOOLS / name)
+    return explorer_of(str(TOOLS / name), str(folder / 'random.pth'), mini=True)
+
+
 @pytest.mark.parametrize('name', BACKBONES)
 def test_every_system(name: str, image: str, tmp_path: Path) -> None:
-    config, checkpoint = save_segmentor(tmp_path, name)
-    explorer = explorer_of(config, checkpoint)
+    explorer = explorer_of(*save_segmentor(tmp_path, name))
     prediction = explorer.predict(image)
     assert prediction.sample.pred_sem_seg.data.shape == (1, 40, 60)
     assert prediction.prepared.inputs.shape == (1, 3, 64, 96)
@@ -72,10 +83,8 @@ def test_predicts_as_the_predictor_does(image: str, tmp_path: Path) -> None:
     assert torch.equal(labels, whole) and not torch.equal(whole, slid) and len(whole.unique()) > 1
 
 
-def test_detector(image: str, root: Path, tmp_path: Path) -> None:
-    config, checkpoint = root / 'tests/tools/mask_rcnn_small.py', tmp_path / 'mask_rcnn.pth'
-    random_checkpoint(checkpoint, config)
-    explorer = explorer_of(str(config), str(checkpoint), mini=True)
+def test_detector(image: str, tmp_path: Path) -> None:
+    explorer = of_random_weights('mask_rcnn_small.py', tmp_path)
     result, predictor = explorer.predict(image).result, explorer.predictor
     assert len(result.scores)
     kept = result.keep(result.scores >= np.median(result.scores))
@@ -109,29 +118,21 @@ def test_detector(image: str, root: Path, tmp_path: Path) -> None:
     assert attention.token[0] < attention.grid[0] and attention.token[1] < attention.grid[1]
 
 
-def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> None:
-    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    result, predictor, size = explorer.predict(image).result, explorer.predictor, (40, 60)
-    picture = pictures.fit(explorer.read(image)[..., ::-1])
+def test_prediction_of_a_segmentor_as_a_layer(image: str, segmentor: Explorer) -> None:
+    result, predictor, size = segmentor.predict(image).result, segmentor.predictor, (40, 60)
+    picture = pictures.fit(segmentor.read(image)[..., ::-1])
     drawn = pictures.draw_prediction(picture, result, size, predictor, 1.0)
-    labels = result.labels
-    shown = {tuple(color) for color in drawn.reshape(-1, 3)}
-    assert shown == {tuple(predictor.palette[label]) for label in np.unique(labels)}
+    values, counts = np.unique(result.labels, return_counts=True)
+    assert {tuple(color) for color in drawn.reshape(-1, 3)} == {tuple(predictor.palette[value]) for value in values}
     half = pictures.draw_prediction(picture, result, size, predictor, 0.5)
     np.testing.assert_allclose(half, (drawn.astype(float) + picture) / 2, atol=1)
     legend = pictures.legend_of(result, predictor)
-    values, counts = np.unique(labels, return_counts=True)
     assert legend.count('class="entry"') == len(values)
-    assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / labels.size:.1f} %' in legend
+    assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / (40 * 60):.1f} %' in legend
 
-
-def test_prediction_of_one_class(image: str, tmp_path: Path) -> None:
-    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    result, predictor, size = explorer.predict(image).result, explorer.predictor, (40, 60)
+    # Of one class, and pixels without any.
     predictor.classes, predictor.palette = ['road'], [[1, 2, 3]]
-    result.labels[:] = 1  # no road
-    result.labels[:, :15] = 0
-    picture = pictures.fit(explorer.read(image)[..., ::-1])
+    result.labels[:, :15], result.labels[:, 15:] = 0, 1
     drawn = pictures.draw_prediction(picture, result, size, predictor, 1.0)
     assert (drawn[:, :200] == [1, 2, 3]).all() and (drawn[:, 200:] == picture[:, 200:]).all()
     assert pictures.legend_of(result, predictor).count('road 25.0 %</span>') == 1
@@ -139,10 +140,8 @@ def test_prediction_of_one_class(image: str, tmp_path: Path) -> None:
     assert re.findall('<title>.*?</title>', page) == ['<title>road 25.0 %</title>']
 
 
-def test_prediction_of_a_panoptic_model_as_a_layer(image: str, root: Path, tmp_path: Path) -> None:
-    config, checkpoint = root / 'tests/tools/mask2former_panoptic_small.py', tmp_path / 'panoptic.pth'
-    random_checkpoint(checkpoint, config)
-    explorer = explorer_of(str(config), str(checkpoint), mini=True)
+def test_prediction_of_a_panoptic_model_as_a_layer(image: str, tmp_path: Path) -> None:
+    explorer = of_random_weights('mask2former_panoptic_small.py', tmp_path)
     result, predictor, size = explorer.predict(image).result, explorer.predictor, (40, 60)
     segments = result.segments
     assert segments.shape == size
@@ -205,32 +204,32 @@ def test_heat_and_marks() -> None:
     np.testing.assert_allclose(pictures.field_heat(field), [[1, 0], [0, 0.5]], atol=1e-6)
 
 
-def test_examples(tmp_path: Path) -> None:
+def test_examples(tmp_path: Path, segmentor: Explorer) -> None:
     """The first images of the config's validation set, where it is there, and the photograph."""
-    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    assert explorer.examples() == [PHOTOGRAPH] and cv2.imread(str(PHOTOGRAPH)) is not None
+    assert segmentor.examples() == [PHOTOGRAPH] and cv2.imread(str(PHOTOGRAPH)) is not None
     dataset = dict(data_root=str(tmp_path), data_prefix=dict(img_path='images'))
-    explorer.predictor.config.val_dataloader = dict(dataset=dataset)
-    assert explorer.examples() == [PHOTOGRAPH]
+    segmentor.predictor.config.val_dataloader = dict(dataset=dataset)
+    assert segmentor.examples() == [PHOTOGRAPH]
     (tmp_path / 'images').mkdir()
     for number in range(5):
         cv2.imwrite(str(tmp_path / f'images/{number}.png'), np.zeros((8, 8, 3), np.uint8))
-    assert explorer.examples() == [*(tmp_path / f'images/{number}.png' for number in range(3)), PHOTOGRAPH]
+    assert segmentor.examples() == [*(tmp_path / f'images/{number}.png' for number in range(3)), PHOTOGRAPH]
 
 
-def test_large_images_are_shrunk_and_bad_ones_refused(tmp_path: Path) -> None:
-    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
-    large, broken = (str(tmp_path / name) for name in ('large.png', 'broken.png'))
+def test_large_images_are_shrunk_and_bad_ones_refused(tmp_path: Path, segmentor: Explorer) -> None:
+    large, thin, line, text = (str(tmp_path / f'{name}.png') for name in ('large', 'thin', 'line', 'text'))
     cv2.imwrite(large, np.zeros((30, 2 * MAX_SIDE, 3), np.uint8))
-    assert explorer.read(large).shape == (15, MAX_SIDE, 3)
-    Path(broken).write_text('no image')
-    with pytest.raises(InputError, match='cannot decode the image .*broken.png'):
-        explorer.predict(broken)
-    for length, message in ((500, 'H and W of at least 32 pixels'), (1500, 'cannot be resized to what the model')):
-        thin = str(tmp_path / f'{length}.png')
-        cv2.imwrite(thin, np.zeros((1, length, 3), np.uint8))
+    assert segmentor.read(large).shape == (15, MAX_SIDE, 3)
+    cv2.imwrite(thin, np.zeros((1, 500, 3), np.uint8))
+    cv2.imwrite(line, np.zeros((1, 1500, 3), np.uint8))
+    Path(text).write_text('no image')
+    for path, message in (
+        (thin, 'H and W of at least 32 pixels'),
+        (line, 'cannot be resized to what the model'),
+        (text, 'cannot decode the image .*text.png'),
+    ):
         with pytest.raises(InputError, match=message):
-            explorer.predict(thin)
+            segmentor.predict(path)
 
 
 def test_a_segmentor_of_one_output_channel(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,12 +241,9 @@ def test_a_segmentor_of_one_output_channel(image: str, tmp_path: Path, monkeypat
     for sample in (prediction.sample, alone):
         assert sample.pred_sem_seg.data.unique().tolist() == [0, 1]
         assert 'field' in pictures.legend_of(arrays_of(sample), explorer.predictor)
-    picture = pictures.fit(cv2.imread(image))
-    assert pictures.draw_prediction(picture, prediction.result, (40, 60), explorer.predictor, 0.5).any()
-    results = Results(tmp_path / 'out', explorer.predictor)
-    results.add_image(next(explorer.predictor.iterate([image])))
+    explorer.write(image, 0.5, tmp_path / 'out')
     labels = cv2.imread(str(tmp_path / 'out/labels/image.png'))
-    assert np.array_equal((labels == 90).all(-1), alone.pred_sem_seg.data[0].numpy() == 1)
+    assert np.array_equal((labels == 90).all(-1), prediction.result.labels == 1)
 
 
 def test_refuses_models_that_it_cannot_look_into(tmp_path: Path) -> None:
@@ -257,7 +253,7 @@ def test_refuses_models_that_it_cannot_look_into(tmp_path: Path) -> None:
     of_resnet = re.sub('    backbone=.*\n', resnet, text).replace('in_channels=16', 'in_channels=512')
     load = "dict(type='bioattn_mm.LoadChannelsFromFile', channels=3, dtype='uint16')"
     of_16_bits = text.replace("dict(type='LoadImageFromFile')", load)
-    classifier = f"_base_ = '{Path(__file__).parents[1]}/tools/convit_small.py'"
+    classifier = f"_base_ = '{TOOLS}/convit_small.py'"
     for content, message in (
         (of_resnet, 'has the backbone ResNet: expected a subclass of Backbone'),
         (of_16_bits, 'takes images of 3 channels of uint16, and the page shows RGB in 8 bits'),

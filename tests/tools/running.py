@@ -41,12 +41,15 @@ def run_forked(folder: Path, tool: str, *args: object, world_size: int = 1, **en
     return process.stdout
 
 
-def run_script(folder: Path, script: str, *args: str, **environment: str) -> subprocess.CompletedProcess:
-    """Run a script as a user does who has the environment active."""
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(('', 0))
-        port = free.getsockname()[1]
-    command, env = [ROOT / 'tools' / script, *args], {'PYTHON': sys.executable, 'PORT': str(port), **environment}
+        return free.getsockname()[1]
+
+
+def run_script(folder: Path, script: str, *args: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run a script as a user does who has the environment active."""
+    command, env = [ROOT / 'tools' / script, *args], dict(PYTHON=sys.executable, PORT=str(free_port())) | environment
     return subprocess.run(command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 

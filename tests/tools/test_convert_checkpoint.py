@@ -48,6 +48,10 @@ def backbone(variant: str) -> Shapes:
     return {f'backbone.{name}': tuple(shape) for name, shape in shapes.items()}
 
 
+def on_meta(shapes: Shapes) -> dict[str, torch.Tensor]:
+    return {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
+
+
 def save(path: Path, shapes: Shapes, meta: dict | None = None, **entries: object) -> dict[str, torch.Tensor]:
     """Write a file like one that was trained, with the values of the recorded predictions."""
     state_dict = {name: parity.fill_value(name, shape) for name, shape in shapes.items()}
@@ -110,17 +114,11 @@ def prediction(model: torch.nn.Module, size: tuple[int, int]) -> dict[str, np.nd
         return dict(logits=sample.seg_logits.data[None, ::10, ::8, ::8].float().numpy())
     masks = []
     if hasattr(model, 'roi_head'):
-
-        def keep(mask_preds: list[torch.Tensor], results_list: list, **kwargs) -> list:
-            masks.append(mask_preds[0])
-            return results_list
-
-        model.roi_head.mask_head.predict_by_feat = keep
+        head = model.roi_head.mask_head
+        head.predict_by_feat = lambda mask_preds, results_list, **_: masks.extend(mask_preds) or results_list
     (sample,) = model.predict(image, [DetDataSample(metainfo=meta)], rescale=False)
     best = sample.pred_instances[:100]
-    predicted = {
-        name: best[key].numpy() for name, key in dict(boxes='bboxes', scores='scores', labels='labels').items()
-    }
+    predicted = dict(boxes=best.bboxes.numpy(), scores=best.scores.numpy(), labels=best.labels.numpy())
     if masks:
         predicted['masks'] = masks[0][range(len(best)), best.labels][:, ::9, ::9].float().numpy()
     return predicted
@@ -137,8 +135,7 @@ RELEASED = {
 def test_every_file_of_the_release_fits_its_config(name: str) -> None:
     """Names and shapes alone."""
     variant, key = RELEASED[name]
-    shapes = backbone(variant) | parity.released_heads(key, variant) | TABLES | PREPROCESSOR
-    released = {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
+    released = on_meta(backbone(variant) | parity.released_heads(key, variant) | TABLES | PREPROCESSOR)
     conversion = convert('released.pth', released, TransNeXt)
     assert conversion.variant == variant
     own = model_of(Config.fromfile(ROOT / f'configs/transnext/{name}.py')).state_dict()
@@ -146,8 +143,7 @@ def test_every_file_of_the_release_fits_its_config(name: str) -> None:
 
 
 def test_numbered_layers_of_older_mask2former() -> None:
-    shapes = backbone('micro') | parity.released_heads('mask2former_numbered', 'micro')
-    released = {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
+    released = on_meta(backbone('micro') | parity.released_heads('mask2former_numbered', 'micro'))
     weights = convert('released.pth', released, TransNeXt).weights
     heads = {name: value.shape for name, value in weights.items() if not name.startswith('backbone.')}
     assert heads == parity.released_heads('mask2former', 'micro')
@@ -188,8 +184,7 @@ def test_numbered_layers_compute_the_same(place: str) -> None:
 
     # The layer as a part of a whole file.
     prefix = f'decode_head.{place}.layers.3.'
-    file = {name: torch.empty(shape, device='meta') for name, shape in backbone('micro').items()}
-    file |= {f'{prefix}{name}': value for name, value in older.state_dict().items()}
+    file = on_meta(backbone('micro')) | {f'{prefix}{name}': value for name, value in older.state_dict().items()}
     weights = convert('x.pth', file, TransNeXt).weights
     converted = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
     today.eval().load_state_dict(converted, strict=True)
@@ -211,13 +206,13 @@ def test_averaged_weights_and_wrappers(tmp_path: Path, tool: InProcess) -> None:
 # A backbone of one value for each parameter: names are compared before shapes.
 NAMES = dict.fromkeys(backbone('micro'), ())
 HEAD = dict.fromkeys(parity.released_heads('upernet', 'micro'), ())
+RESNET = dict.fromkeys(['backbone.conv1.weight', 'backbone.bn1.weight'], (8,))
+OWN_NAMES = dict.fromkeys(['backbone.stages.0.patch_embed.proj.weight', 'decode_head.conv_seg.bias'], (8,))
 REFUSED = {
     r'x.pth has 3 entries of \d+ that are neither of TransNeXt nor .*: backbone.block1.0.attn.gate, deco': (
         NAMES | HEAD | {'backbone.block1.0.attn.gate': (1,), 'decode_head.depth.weight': (1,), 'steps': (1,)}
     ),
-    r'x.pth has 2 entries of \d+ .* name them: backbone.conv1.weight, backbone.bn1.weight$': (
-        {'backbone.conv1.weight': (8,), 'backbone.bn1.weight': (8,)} | parity.released_heads('mask_rcnn', 'micro')
-    ),
+    r'x.pth has 2 entries of \d+ .* name them: backbone.conv1.weight, backbone.bn1.weight$': RESNET | HEAD,
     'x.pth has 1 entries .* name them: rpn_head.rpn_conv.bias$': NAMES | HEAD | {'rpn_head.rpn_conv.bias': (256,)},
     r'x.pth .its backbone taken as TransNeXt-Micro. is not .*; \d+ missing in the file: stages.2.blocks.1.': (
         {name: shape for name, shape in (backbone('micro') | HEAD).items() if 'block3.1' not in name}
@@ -226,9 +221,7 @@ REFUSED = {
         {name.removeprefix('backbone.'): () for name in NAMES} | {'head.weight': (1000, 384)}
     ),
     'x.pth has a backbone and no head: ': backbone('micro'),
-    'x.pth has the names of this package already: nothing to convert$': (
-        {'backbone.stages.0.patch_embed.proj.weight': (48, 3, 7, 7), 'decode_head.conv_seg.bias': (150,)}
-    ),
+    'x.pth has the names of this package already: nothing to convert$': OWN_NAMES,
 }
 
 
@@ -238,18 +231,14 @@ def test_refuses_other_files(message: str, shapes: Shapes, tmp_path: Path, tool:
     assert re.match(f'error: {message}', tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth'))
 
 
-def test_refuses_the_config_of_another_model(tmp_path: Path, tool: InProcess) -> None:
+def test_refuses_paths_and_the_config_of_another_model(tmp_path: Path, tool: InProcess) -> None:
+    (tmp_path / 'there.pth').touch()
+    assert tool.refused(tmp_path, TOOL, 'x.pth', 'there.pth').startswith('error: there.pth is there already')
+    assert tool.refused(tmp_path, TOOL, 'x.pth', 'none/out.pth') == 'error: no such folder: none'
     shapes = backbone('micro') | parity.released_heads('upernet', 'micro')
     torch.save({name: torch.zeros(()).expand(shape) for name, shape in shapes.items()}, tmp_path / 'x.pth')
     config = ROOT / 'configs/transnext/mask2former_micro_ade20k.py'
     line = tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth', '--config', str(config))
-    want = r'error: x.pth .for .*mask2former_micro_ade20k.py. is not a checkpoint of this model; \d+ missing in the '
-    assert re.match(rf'{want}file: decode_head.pixel_decoder.*; \d+ unknown to the model: decode_head.conv_seg', line)
-
-
-def test_refuses_paths_before_it_reads(tmp_path: Path, tool: InProcess) -> None:
-    (tmp_path / 'there.pth').touch()
-    assert (
-        tool.refused(tmp_path, TOOL, 'x.pth', 'there.pth') == 'error: there.pth is there already: name another file'
+    assert re.match(
+        r'error: x.pth .for .*k.py. is not a .*; \d+ missing in the file: decode_head.pixel_decoder', line
     )
-    assert tool.refused(tmp_path, TOOL, 'x.pth', 'none/out.pth') == 'error: no such folder: none'

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from ..training.toy_run import largest_difference
-from .running import ROOT, run_forked
+from .running import ROOT, free_port, run_forked
 from .small_images import small_training
 
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 STEPS, INTERVAL = 9, 3
+LAST = f'iter_{STEPS}.pth'
 OPTIONS = (
     f'train_cfg.max_iters={STEPS}', 'train_cfg.val_begin=1000', f'default_hooks.checkpoint.interval={INTERVAL}',
     'default_hooks.logger.interval=1', 'train_dataloader.num_workers=1', 'train_dataloader.dataset.indices=8',
@@ -30,18 +30,17 @@ Start = Callable[..., subprocess.Popen]
 def start(workplace: Path) -> Iterator[Start]:
     """Starts tools/dist_train.sh; its processes end with the test."""
     started = []
-    with socket.socket() as free:
-        free.bind(('', 0))
-        port = free.getsockname()[1]
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES='', PYTHON=sys.executable, PORT=str(free_port()))
 
-    def run(work_dir: str, processes: int, *arguments: str, config: str = CONFIG, **environment: str):
-        log = (workplace / f'{work_dir}_{len(started)}.txt').open('w')
-        environment = dict(CUDA_VISIBLE_DEVICES='', PYTHON=sys.executable, PORT=str(port), **environment)
-        command = (ROOT / 'tools/dist_train.sh', config, str(processes), '--mini', '--work-dir', work_dir)
-        command = [*command, *arguments, '--cfg-options', *OPTIONS]
-        env = {**os.environ, **environment}
-        process = subprocess.Popen(command, cwd=workplace, env=env, stdout=log, stderr=subprocess.STDOUT)
-        process.log = Path(log.name)
+    def run(work_dir: str, processes: int, *arguments: str, config: str = CONFIG, **more: str) -> subprocess.Popen:
+        log = workplace / f'{work_dir}_{len(started)}.txt'
+        command = (ROOT / 'tools/dist_train.sh', config, str(processes), '--mini', '--work-dir', work_dir, *arguments)
+        with log.open('w') as stream:
+            process = subprocess.Popen(
+                [*command, '--cfg-options', *OPTIONS], cwd=workplace, env=environment | more, stdout=stream,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        process.log = log
         started.append(process)
         return process
 
@@ -79,16 +78,12 @@ def finish(*processes: subprocess.Popen) -> None:
         assert process.wait() == 0, process.log.read_text()[-3000:]
 
 
-def last(workplace: Path, work_dir: str) -> Path:
-    return workplace / work_dir / f'iter_{STEPS}.pth'
-
-
 @pytest.fixture(scope='module')
 def uninterrupted(workplace: Path) -> Path:
     """The last checkpoint of a run that nothing happens to."""
     arguments = (CONFIG, '--mini', '--work-dir', 'uninterrupted', '--cfg-options', *OPTIONS)
     run_forked(workplace, 'train.py', *arguments, world_size=2, CUDA_VISIBLE_DEVICES='')
-    return last(workplace, 'uninterrupted')
+    return workplace / 'uninterrupted' / LAST
 
 
 @pytest.mark.slow
@@ -99,7 +94,7 @@ def test_a_killed_process(workplace: Path, uninterrupted: Path, start: Start) ->
     wait_for_step(workplace / 'killed', step, run)
     os.kill(workers_of(run)[victim], signal.SIGKILL)
     finish(run)
-    assert largest_difference(last(workplace, 'killed'), uninterrupted) == 0
+    assert largest_difference(workplace / 'killed' / LAST, uninterrupted) == 0
 
 
 @pytest.mark.slow
@@ -119,9 +114,8 @@ def test_a_process_that_hangs(workplace: Path, uninterrupted: Path, start: Start
     )
     run = start('hung', 2, '--hang-timeout', '20', config=str(config))
     finish(run)
-    text = run.log.read_text()
-    assert 'Timed out waiting 20000ms' in text
-    assert largest_difference(last(workplace, 'hung'), uninterrupted) == 0
+    assert 'Timed out waiting 20000ms' in run.log.read_text()
+    assert largest_difference(workplace / 'hung' / LAST, uninterrupted) == 0
 
 
 @pytest.mark.every_fault
@@ -132,7 +126,7 @@ def test_a_machine_that_leaves_and_comes_back(workplace: Path, uninterrupted: Pa
     wait_for_step(workplace / 'machines', step, *machines)
     cut_power(machines[1])
     finish(machines[0], start('machines', 1, '--resume', NNODES='2', NODE_RANK='1'))
-    assert largest_difference(last(workplace, 'machines'), uninterrupted) == 0
+    assert largest_difference(workplace / 'machines' / LAST, uninterrupted) == 0
 
 
 @pytest.mark.every_fault
@@ -141,4 +135,4 @@ def test_fewer_machines_go_on(workplace: Path, start: Start) -> None:
     wait_for_step(workplace / 'fewer', INTERVAL + 1, *machines)
     cut_power(machines[1])
     finish(machines[0])
-    assert last(workplace, 'fewer').exists()
+    assert (workplace / 'fewer' / LAST).exists()

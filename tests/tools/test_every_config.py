@@ -132,53 +132,19 @@ def test_every_classifier_learns_and_comes_back(name: str, workplace: Path, tool
     shutil.rmtree(work_dir)
 
 
-@pytest.mark.every_config
-def test_mini_dino_learns(workplace: Path, tool: InProcess) -> None:
-    """The queries and the schedule that `--mini` gives DINO let it find objects in images that it has not seen."""
-    config = str(ROOT / 'tests/tools/dino_small.py')
-    # A narrow model needs a higher rate.
-    tool(
-        workplace, 'train.py', config, '--mini', '--work-dir', 'dino',
-        '--cfg-options', 'optim_wrapper.optimizer.lr=1e-3', 'train_cfg.val_interval=200',
-    )  # fmt: skip
-    assert last_validation(workplace / 'dino')['coco/bbox_mAP_50'] > 0.03
-
-
-# These files have the names of the released weights of each backbone.
-MANIFESTS = {
-    'bioattn_mm.TransNeXt': 'transnext_{arch}',
-    'bioattn_mm.ConViT': 'convit_{arch}',
-    'bioattn_mm.PerViT': 'pervit_{arch}',
-    'bioattn_mm.VARS': 'vars_{arch}_{attention}',
-}
-
-
 @pytest.fixture(scope='module')
 def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_user_folder(tmp_path_factory.mktemp('user'), workplace)
 
 
-def write_weights(config: Config, path: Path) -> None:
-    """A file in place of the ImageNet weights: the released names where they are recorded, random values."""
-    backbone = {key: value for key, value in config.model.backbone.items() if key != 'init_cfg'}
-    manifest = MANIFESTS.get(backbone['type'], '').format(**backbone).replace('-', '_')
-    if (parity.FOLDER / f'manifest_{manifest}.json').is_file():
-        state_dict = parity.released_state_dict(manifest)
-    else:
-        shapes = {name: value.shape for name, value in model_of(config).backbone.state_dict().items()}
-        state_dict = {name: parity.fill_value(name, shape) for name, shape in shapes.items()}
-    if prefix := config.model.backbone.init_cfg.get('prefix'):  # ConvNeXt's is a whole classifier of mmpretrain's
-        torch.save(dict(state_dict={prefix + name: value for name, value in state_dict.items()}), path)
-    else:
-        torch.save(dict(model=state_dict), path)
-
-
 @pytest.mark.dry_run
 @pytest.mark.parametrize('name', CONFIGS)
 def test_every_config_starts_at_full_size(name: str, user: Path) -> None:
-    """It takes its first training step and predicts for its first validation image."""
-    weights = user / 'weights.pth'
-    write_weights(Config.fromfile(ROOT / f'configs/{name}.py'), weights)
+    """It takes its first training step and predicts for its first validation image; the weights are made up."""
+    config, weights = Config.fromfile(ROOT / f'configs/{name}.py'), user / 'weights.pth'
+    prefix = config.model.backbone.init_cfg.get('prefix', '')  # of ConvNeXt's, a whole classifier of mmpretrain's
+    shapes = {name: value.shape for name, value in model_of(config).backbone.state_dict().items()}
+    torch.save(dict(state_dict={prefix + name: parity.fill_value(name, shapes[name]) for name in shapes}), weights)
     options = [f'model.backbone.init_cfg.checkpoint={weights}']
     if 'in1k' in name:  # 128 images a process are for GPUs; some start from a whole classifier
         options += ['model.init_cfg=None', 'train_dataloader.batch_size=2']

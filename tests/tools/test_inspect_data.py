@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,31 +13,29 @@ from PIL import Image
 from bioattn_mm.data.inspection import Inspection
 
 from ..own_folders import corners, write_coco_folder, write_mask_folder
-from .running import ROOT, InProcess, read_csv, run
+from .running import ROOT, InProcess, read_csv
 
 TOOL = 'inspect_data.py'
 DETECTOR = str(ROOT / 'tests/tools/mask_rcnn_small.py')
 SEGMENTOR = str(ROOT / 'tests/tools/upernet_small.py')
-DETECTION = """
-_base_ = '{base}'
+METAINFO = "metainfo=dict(classes=('bolt', 'nut', 'washer'), palette=[(255, 0, 0), (0, 255, 0), (0, 0, 255)])"
+DETECTION = f"""
+_base_ = {DETECTOR!r}
 dataset = dict(
-    data_root='{root}', ann_file='annotations.json', data_prefix=dict(img='images'), filter_cfg=None,
-    metainfo=dict(classes=('bolt', 'nut', 'washer'), palette=[(255, 0, 0), (0, 255, 0), (0, 0, 255)]),
+    data_root='.', ann_file='annotations.json', data_prefix=dict(img='images'), filter_cfg=None, {METAINFO},
 )
 train_dataloader = dict(dataset=dataset)
 val_dataloader = dict(dataset=dataset)
 """
-SEGMENTATION = """
-_base_ = '{base}'
+SEGMENTATION = f"""
+_base_ = {SEGMENTOR!r}
 dataset = dict(
-    _delete_=True, type='BaseSegDataset', data_root='{root}', pipeline=_base_.train_dataloader.dataset.pipeline,
-    data_prefix=dict(img_path='images', seg_map_path='masks'),
-    metainfo=dict(classes=('bolt', 'nut', 'washer'), palette=[(255, 0, 0), (0, 255, 0), (0, 0, 255)]),
+    _delete_=True, type='BaseSegDataset', data_root='.', pipeline=_base_.train_dataloader.dataset.pipeline,
+    data_prefix=dict(img_path='images', seg_map_path='masks'), {METAINFO},
 )
 train_dataloader = dict(dataset=dataset)
 """
 WIDTH, HEIGHT = 64, 48
-NUM_OWN = 10  # images
 OUTLINE = [[5, 5, 25, 5, 25, 20, 5, 20]]
 
 
@@ -73,15 +70,13 @@ def annotation(number: int, **more: object) -> dict:
 CATEGORIES = [dict(id=number, name=name) for number, name in enumerate(('bolt', 'nut', 'washer'), 1)]
 
 
-def write_coco(folder: Path, annotations: list[dict], images: list[dict], categories: list[dict] = CATEGORIES) -> str:
-    """A dataset in COCO's format with images 1 to 3; the path of a config for it."""
+def write_coco(folder: Path, annotations: list[dict], images: list[dict], categories: list = CATEGORIES) -> None:
+    """A dataset in COCO's format with images 1 to 3, and a config for it."""
     for number in (1, 2, 3):
         write_image(folder / f'images/{number}.jpg')
     document = dict(images=images, annotations=annotations, categories=categories)
     (folder / 'annotations.json').write_text(json.dumps(document))
-    config = folder / 'detection.py'
-    config.write_text(DETECTION.format(base=DETECTOR, root=folder))
-    return str(config)
+    (folder / 'detection.py').write_text(DETECTION)
 
 
 def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
@@ -98,24 +93,19 @@ def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
         assert {row['class']: int(row[column]) for row in rows if row[column] != '0'} == expected
     of_images = Counter(item['image_id'] for item in objects)
     files = {Path(row['file']).name: row for row in read_csv(out / 'images.csv')}
-    assert len(files) == len(truth['images'])
-    for entry in truth['images']:
-        row = files[entry['file_name']]
-        assert (int(row['width']), int(row['height'])) == (entry['width'], entry['height'])
-        assert int(row['objects']) == of_images[entry['id']]
-    numbers = [of_images[entry['id']] for entry in truth['images']]
-    sides = np.sqrt([np.prod(item['bbox'][2:]) for item in objects])
-    summary = document['summary']
-    for name, values in (('size of boxes (root of the area)', sides), ('objects in an image', numbers)):
-        least_to_most = f'{np.min(values):.4g}, {np.median(values):.4g}, {np.max(values):.4g}'
-        assert summary[f'{name}: least, median, most'] == least_to_most
+    assert {name: (row['width'], row['height'], row['objects']) for name, row in files.items()} == {
+        entry['file_name']: (str(entry['width']), str(entry['height']), str(of_images[entry['id']]))
+        for entry in truth['images']
+    }
+    sides, summary = np.sqrt([np.prod(item['bbox'][2:]) for item in objects]), document['summary']
+    least_to_most = f'{np.min(sides):.4g}, {np.median(sides):.4g}, {np.max(sides):.4g}'
+    assert summary['size of boxes (root of the area): least, median, most'] == least_to_most
     assert summary['objects'] == len(objects) and summary['crowds and ignored objects'] > 0
-    assert document['problems'] == {}
-    assert 'nothing is wrong' in printed
+    assert document['problems'] == {} and 'nothing is wrong' in printed
 
-    samples = [np.asarray(Image.open(path)) for path in sorted((out / 'samples').glob('*.png'))]
     # Resized by the pipeline, whose scales of a quarter are larger than the images.
-    assert len(samples) == 5 and min(sample.shape[0] for sample in samples) >= 100
+    heights = [Image.open(path).height for path in (out / 'samples').glob('*.png')]
+    assert len(heights) == 5 and min(heights) >= 100
     for name in ('samples.png', 'statistics.png'):
         assert np.asarray(Image.open(out / name).convert('L')).std() > 10
     assert 'inspected/samples.png is there already' in tool.refused(workplace, TOOL, DETECTOR, '--out', 'inspected')
@@ -151,8 +141,8 @@ BAD_ANNOTATIONS = {
 
 
 @pytest.fixture(scope='module')
-def damaged_coco(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A dataset in which everything is wrong once; its folder and a config."""
+def damaged_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset in which everything is wrong once."""
     folder = tmp_path_factory.mktemp('damaged')
     bad = [annotation(7, **changes) for changes, _, _ in BAD_ANNOTATIONS.values()]
     bad = [dict(item, id=item['id'] if item['id'] == 1 else 70 + number) for number, item in enumerate(bad)]
@@ -161,30 +151,29 @@ def damaged_coco(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         image(1), image(2), image(3, width=48, height=64), image(4), image(5), image(6), image(2, file_name='1.jpg'),
         dict(id=8, file_name='8.jpg'),
     ]  # fmt: skip
-    config = write_coco(folder, good + bad, images)
+    write_coco(folder, good + bad, images)
     (folder / 'images/5.jpg').write_text('no image')
     # Turned by 90 degrees when it is loaded, as the annotations say.
     exif = Image.Exif()
     exif[0x0112] = 6
     write_image(folder / 'images/6.jpg', (HEIGHT, WIDTH), exif=exif)
-    return folder, config
+    return folder
 
 
 def test_images_of_many_objects(tmp_path: Path, tool: InProcess) -> None:
     counts = {1: 1000, 2: 2, 3: 301}
     many = enumerate((number for number, count in counts.items() for _ in range(count)), 1)
     annotations = [annotation(index, image_id=number, bbox=[5, 5, 20, 15 + index / 1e4]) for index, number in many]
-    config = write_coco(tmp_path, annotations, [image(number) for number in counts])
-    printed = tool(tmp_path, 'inspect_data.py', config, '--out', 'out', '--original')
+    write_coco(tmp_path, annotations, [image(number) for number in counts])
+    printed = tool(tmp_path, TOOL, 'detection.py', '--out', 'out', '--original')
     assert 'nothing is wrong' in printed
     for number, count in counts.items():
         assert (f'{number}.jpg: 300 of {count} objects are drawn' in printed) == (count > 300)
     assert summary_of(tmp_path / 'out')['objects'] == sum(counts.values())
 
 
-def test_everything_wrong_in_a_coco_file(damaged_coco: tuple[Path, str], tool: InProcess) -> None:
-    folder, config = damaged_coco
-    problems, printed = problems_of(tool, folder, config, '--out', 'out', '--number', 2)
+def test_everything_wrong_in_a_coco_file(damaged_coco: Path, tool: InProcess) -> None:
+    problems, printed = problems_of(tool, damaged_coco, 'detection.py', '--out', 'out', '--number', 2)
     for kind, (_, file, detail) in BAD_ANNOTATIONS.items():
         of_kind = [problem for problem in problems if problem[0] == kind]
         assert len(of_kind) == 1 and of_kind[0][1] == file, kind
@@ -198,22 +187,22 @@ def test_everything_wrong_in_a_coco_file(damaged_coco: tuple[Path, str], tool: I
         ('image incomplete', 'annotations.json', 'image 8: no width: {"id": 8, "file_name": "8.jpg"}'),
         ('image missing', '4.jpg', ''),
         ('image of another size', '3.jpg', '64 x 48, the annotations say 48 x 64'),
-        ('image unreadable', '5.jpg', f"cannot identify image file '{folder}/images/5.jpg'"),
+        ('image unreadable', '5.jpg', "cannot identify image file 'images/5.jpg'"),
     ]
-    document = json.loads((folder / 'out/statistics.json').read_text())
+    document = json.loads((damaged_coco / 'out/statistics.json').read_text())
     assert document['summary']['images without annotations'] == 6
     assert [row['objects'] for row in document['classes']] == [1, 1, 0]
     assert document['summary']['crowds and ignored objects'] == 1
 
 
 def test_masks_are_not_checked_for_a_detector_of_boxes(tmp_path: Path, tool: InProcess) -> None:
-    config = write_coco(tmp_path, [annotation(1, segmentation=None), annotation(2)], [image(1), image(2), image(3)])
-    problems, _ = problems_of(tool, tmp_path, config, '--out', 'out')
+    write_coco(tmp_path, [annotation(1, segmentation=None), annotation(2)], [image(1), image(2), image(3)])
+    problems, _ = problems_of(tool, tmp_path, 'detection.py', '--out', 'out')
     # Which ends the loading of the image, too, and is one problem.
     assert [problem[:2] for problem in problems] == [('mask malformed', '1.jpg')]
     boxes = ('--cfg-options', 'train_dataloader.dataset.pipeline.1.with_mask=False')
-    tool(tmp_path, TOOL, config, '--out', 'boxes', '--original', *boxes)
-    summary = summary_of(tmp_path / 'boxes')  # which is legal
+    tool(tmp_path, TOOL, 'detection.py', '--out', 'boxes', '--original', *boxes)
+    summary = summary_of(tmp_path / 'boxes')
     assert summary['images without annotations'] == 2 and summary['problems'] == 0
     # The images as they are, and after the augmentation, which enlarges them.
     assert {Image.open(path).size for path in (tmp_path / 'boxes/samples').iterdir()} == {(WIDTH, HEIGHT)}
@@ -224,8 +213,8 @@ def test_categories_that_mmdet_would_number_otherwise(tmp_path: Path, tool: InPr
     names = ((5, 'washer'), (1, 'bolt'), (9, 'screw'), (1, 'rod'))
     categories = [dict(id=number, name=name) for number, name in names]
     annotations = [annotation(1), annotation(2, category_id=9), annotation(3, category_id=5)]
-    config = write_coco(tmp_path, annotations, [image(1)], categories)
-    problems, printed = problems_of(tool, tmp_path, config, '--out', 'out', '--number', 0)
+    write_coco(tmp_path, annotations, [image(1)], categories)
+    problems, printed = problems_of(tool, tmp_path, 'detection.py', '--out', 'out', '--number', 0)
     assert [problem[0] for problem in problems] == [
         'category id twice', 'class without category', 'categories in another order',
     ]  # fmt: skip
@@ -243,16 +232,15 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
         wide=np.where(labels == 2, 258, labels.astype(np.uint16)), cut=labels,
         colour=np.stack([labels, labels, labels // 2], axis=-1),
     )  # fmt: skip
+    (tmp_path / 'masks').mkdir()
     for name, values in maps.items():
         write_image(tmp_path / f'images/{name}.jpg')
-        (tmp_path / 'masks').mkdir(exist_ok=True)
         Image.fromarray(values).save(tmp_path / f'masks/{name}.png')
     write_image(tmp_path / 'images/alone.jpg')
     (tmp_path / 'images/unread.jpg').write_text('no image')
     (tmp_path / 'masks/cut.png').write_bytes((tmp_path / 'masks/cut.png').read_bytes()[:60])
-    config = tmp_path / 'segmentation.py'
-    config.write_text(SEGMENTATION.format(base=SEGMENTOR, root=tmp_path))
-    problems, printed = problems_of(tool, tmp_path, config, '--out', 'out', '--original')
+    (tmp_path / 'segmentation.py').write_text(SEGMENTATION)
+    problems, printed = problems_of(tool, tmp_path, 'segmentation.py', '--out', 'out', '--original')
     expected = [
         ('label map missing', 'alone.png', ''),
         ('label map of another kind', 'colour.png', r'shape \(48, 64, 3\), uint8: expected one integer a pixel'),
@@ -264,31 +252,27 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
         ('label out of range', 'wrong.png', '3 pixels are 3: expected 0 to 2, or 255'),
         ('label out of range', 'wrong.png', '2 pixels are 254: expected 0 to 2, or 255'),
     ]
-    assert [problem[:2] for problem in problems] == [problem[:2] for problem in expected]
-    for problem, (_, _, detail) in zip(problems, expected):
-        assert re.fullmatch(detail, problem[2]), problem
+    for problem, (kind, file, detail) in zip(problems, expected, strict=True):
+        assert problem[:2] == (kind, file) and re.fullmatch(detail, problem[2]), problem
     assert summary_of(tmp_path / 'out')['images without annotations'] == 1
     assert 'label out of range: ' in printed
-    assert (tmp_path / 'out/samples.png').is_file()
     drawn = {path.stem.partition('_')[2] for path in (tmp_path / 'out/samples').iterdir()}
     assert drawn == {'good', 'wrong', 'empty'}
 
 
 REFUSED = {
-    'dataset.ann_file=absent.json': 'no data for CocoDataset at .*/absent.json',
-    'dataset.ann_file=images/1.jpg': '.*/images/1.jpg is no JSON file',
-    'dataset.ann_file=other.json': ".* is not in COCO's format: it has no list of annotations and no list of c",
-    'dataset.type=VOCDataset': "VOCDataset cannot be inspected: expected mmdet's CocoDataset",
-    '': '.*detection.py has no train_dataloader',
+    'train_dataloader.dataset.ann_file=absent.json': 'no data for CocoDataset at absent.json',
+    'train_dataloader.dataset.ann_file=images/1.jpg': '.*/images/1.jpg is no JSON file',
+    'train_dataloader.dataset.ann_file=other.json': ".* is not in COCO's format: it has no list of annotations",
+    'train_dataloader.dataset.type=VOCDataset': "VOCDataset cannot be inspected: expected mmdet's CocoDataset",
+    'train_dataloader=None': '.*detection.py has no train_dataloader',
 }
 
 
 @pytest.mark.parametrize(('option', 'message'), REFUSED.items())
-def test_refuses_in_one_line(option: str, message: str, damaged_coco: tuple, tool: InProcess) -> None:
-    folder, config = damaged_coco
-    (folder / 'other.json').write_text('{"images": []}')
-    option = f'train_dataloader.{option}' if option else 'train_dataloader=None'
-    line = tool.refused(folder, TOOL, config, '--out', 'refused', '--cfg-options', option)
+def test_refuses_in_one_line(option: str, message: str, damaged_coco: Path, tool: InProcess) -> None:
+    (damaged_coco / 'other.json').write_text('{"images": []}')
+    line = tool.refused(damaged_coco, TOOL, 'detection.py', '--out', 'refused', '--cfg-options', option)
     assert re.match(f'error: {message}', line)
 
 
@@ -301,58 +285,26 @@ def test_a_drawing_of_few_histograms() -> None:
     assert [axis.axison for axis in figure.axes] == [True] * 3 + [False] * 2
 
 
-def another_category(document: dict) -> None:
-    document['annotations'][0]['category_id'] = 1
-
-
-def renumbered_or_left_out(document: dict) -> None:
-    first, second, third, *others = document['annotations']
-    second['id'] = first['id']
-    third['bbox'][2] = 'wide'
-    for each in others:
-        each['image_id'] = str(each['image_id'])
-
-
-def cut_off(folder: Path) -> None:
-    for number in (1, 4, 6):
-        path = folder / f'masks/part_{number:03d}.png'
-        path.write_bytes(path.read_bytes()[:60])
-    (folder / 'masks/part_002.png').unlink()
-
-
-def unlabelled(folder: Path) -> None:
-    for path in (folder / 'masks').iterdir():
-        Image.fromarray(np.full_like(np.asarray(Image.open(path)), 255)).save(path)
-
-
-# Each row is done to the data, and then so many problems of each kind are listed.
-OF_COCO = {
-    another_category: {'category id out of range': 1},
-    renumbered_or_left_out: {'box malformed': 1, 'annotation id twice': 1, 'image id unknown': 2 * NUM_OWN - 3},
-    corners: {'most entries alike': 1, 'box outside the image': 13},
-}
-OF_LABEL_MAPS = {
-    cut_off: {'image without label map': 2, 'label map unreadable': 3},
-    unlabelled: {'nothing is labelled': 1},
-}
-OPTIONS = ('--mini', '--out', 'out', '--number', 1, '--decode')
-
-
-@pytest.mark.parametrize(('change', 'kinds'), OF_COCO.items())
-def test_what_is_wrong_in_own_coco_files(change: Callable, kinds: dict, tmp_path: Path, tool: InProcess) -> None:
-    file = write_coco_folder(tmp_path / 'data', range(NUM_OWN)) / 'annotations.json'
+def test_problems_of_own_data_are_counted_once(tmp_path: Path, tool: InProcess) -> None:
+    """Those that are found while the folder is read, and those of the datasets that are made of it."""
+    options = ('--mini', '--out', 'out', '--number', 1, '--decode')
+    file = write_coco_folder(tmp_path / 'parts/data', range(10)) / 'annotations.json'
     document = json.loads(file.read_text())
-    change(document)
+    corners(document)
+    document['annotations'][0]['image_id'] = 'none'
     file.write_text(json.dumps(document))
-    problems, _ = problems_of(tool, tmp_path, DETECTOR, '--data', 'data', *OPTIONS)
+    problems, _ = problems_of(tool, tmp_path / 'parts', DETECTOR, '--data', 'data', *options)
+    kinds = {'most entries alike': 1, 'box outside the image': 12, 'image id unknown': 1}
     assert Counter(problem[0] for problem in problems) == kinds
 
-
-@pytest.mark.parametrize(('damage', 'kinds'), OF_LABEL_MAPS.items())
-def test_what_is_wrong_in_own_label_maps(damage: Callable, kinds: dict, tmp_path: Path, tool: InProcess) -> None:
-    damage(write_mask_folder(tmp_path / 'data', range(NUM_OWN)))
-    problems, _ = problems_of(tool, tmp_path, SEGMENTOR, '--train-data', 'data', '--val-data', 'data', *OPTIONS)
-    assert Counter(problem[0] for problem in problems) == kinds
+    masks = write_mask_folder(tmp_path / 'scenes/data', range(10)) / 'masks'
+    for number in (1, 4, 6):
+        path = masks / f'part_{number:03d}.png'
+        path.write_bytes(path.read_bytes()[:60])
+    (masks / 'part_002.png').unlink()
+    both = ('--train-data', 'data', '--val-data', 'data')
+    problems, _ = problems_of(tool, tmp_path / 'scenes', SEGMENTOR, *both, *options)
+    assert Counter(problem[0] for problem in problems) == {'image without label map': 2, 'label map unreadable': 3}
 
 
 def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
@@ -370,25 +322,3 @@ def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
     tool(tmp_path, TOOL, SEGMENTOR, *both, '--mini', '--out', 'right', '--number', 2)
     assert [int(row['pixels']) for row in read_csv(tmp_path / 'right/classes.csv')] == counts[:3].tolist()
     assert summary_of(tmp_path / 'right')['pixels that do not count'] == counts[255] > 0
-
-    # Of a colour that stands for nothing.
-    wrong = np.zeros((*Image.open(data / 'masks/part_003.png').size[::-1], 3), np.uint8)
-    wrong[0, :7] = (1, 2, 3)
-    Image.fromarray(wrong).save(data / 'masks/part_003.png')
-    problems, _ = problems_of(tool, tmp_path, SEGMENTOR, *both, '--mini', '--out', 'out', '--number', 0)
-    assert problems[0][:2] == ('label map of other colours', 'part_003.png')
-
-
-@pytest.mark.slow
-def test_a_locale_without_utf8(tmp_path: Path) -> None:
-    folder = write_coco_folder(tmp_path / 'data', range(8))
-    document = json.loads((folder / 'annotations.json').read_text())
-    document['categories'][0]['name'] = 'Müller'
-    document['images'][0]['file_name'] = 'not_utf8_\udce9.jpg'
-    (folder / 'images/part_000.jpg').rename(folder / 'images/not_utf8_\udce9.jpg')
-    (folder / 'annotations.json').write_text(json.dumps(document))
-    options = ('--data', 'data', '--mini', '--out', 'out', '--number', '8')
-    printed = run(tmp_path, TOOL, DETECTOR, *options, LC_ALL='C', PYTHONUTF8='0')
-    assert 'M\\xfcller' in printed and 'nothing is wrong' in printed
-    assert 'Müller' in (tmp_path / 'out/classes.csv').read_text(encoding='utf-8')
-    assert len(list((tmp_path / 'out/samples').iterdir())) == 7

@@ -10,16 +10,23 @@ import pytest
 import torch
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 from mmseg.apis import MMSegInferencer
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
+from PIL import Image
 
-from bioattn_mm.checkpoints import read_checkpoint, write_checkpoint
+from bioattn_mm import Predictor
+from bioattn_mm.checkpoints import read_checkpoint, read_state_dict
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.export.formats import FOR_ONNX
+from bioattn_mm.runtime import Model
+from bioattn_mm.training.config.loading import load_config
 
+from ..needs import needs
 from ..own_folders import (
     CLASSES,
     MASK_CLASSES,
     NUM_OBJECTS_OF_SCENE,
+    convert_images,
     draw,
     labels,
     write_coco_folder,
@@ -37,31 +44,6 @@ SEGMENTOR = str(ROOT / 'tests/tools/upernet_small.py')
 def log_of(work_dir: Path) -> str:
     (log,) = work_dir.glob('*/*.log')
     return log.read_text()
-
-
-def majority_miou(seeds: range) -> float:
-    """mIoU in percent of the most frequent class, predicted everywhere."""
-    pixels = sum(np.bincount(labels(seed).ravel(), minlength=256) for seed in seeds)[: len(MASK_CLASSES)]
-    return float(100 * pixels.max() / pixels.sum() / len(MASK_CLASSES))
-
-
-def constant_ap50(ann_file: Path) -> float:
-    """Box AP50 in percent of one prediction for all images: of each class its mean box, nine times over the image."""
-    truth = COCO(str(ann_file))
-    for annotation in truth.anns.values():
-        annotation.update(iscrowd=0, area=annotation['bbox'][2] * annotation['bbox'][3])
-    predictions = []
-    for category in truth.getCatIds():
-        boxes = np.array([each['bbox'] for each in truth.loadAnns(truth.getAnnIds(catIds=category))])
-        size, centre = boxes[:, 2:].mean(0), (boxes[:, :2] + boxes[:, 2:] / 2).mean(0)
-        for offset in np.ndindex(3, 3):
-            box = [*(centre - size / 2 + (np.array(offset) - 1) * size / 2), *size]
-            predictions += [dict(image_id=i, category_id=category, bbox=box, score=1.0) for i in truth.getImgIds()]
-    evaluation = COCOeval(truth, truth.loadRes(predictions), 'bbox')
-    evaluation.evaluate()
-    evaluation.accumulate()
-    evaluation.summarize()
-    return float(100 * evaluation.stats[1])
 
 
 def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
@@ -86,7 +68,7 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
     assert metrics_of_test(tmp_path / 'with_data') == validated
 
     tool(tmp_path, 'test.py', SEGMENTOR, checkpoint, '--mini', '--val-data', 'new', '--work-dir', 'on_new')
-    assert metrics_of_test(tmp_path / 'on_new')['mIoU'] > 2 * majority_miou(NEW_SEEDS)
+    assert metrics_of_test(tmp_path / 'on_new')['mIoU'] > 50  # the most frequent class alone would give less than 30
 
     # mmseg's own inference has the names and colours, too.
     inferencer = MMSegInferencer(config, checkpoint, device='cpu')
@@ -99,22 +81,19 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
     assert correct[truth != 255].mean() > (truth == 0).sum() / (truth != 255).sum()
 
 
-@pytest.fixture(scope='module')
-def detector_of_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of the small detector with COCO's 80 classes and random weights."""
-    path = tmp_path_factory.mktemp('coco') / 'coco.pth'
-    random_checkpoint(path, DETECTOR)
-    return path
-
-
 @pytest.mark.usefixtures('bfloat16_anywhere')
-def test_a_detector_from_weights_of_other_classes(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
+def test_a_detector_from_weights_of_other_classes(tmp_path: Path, tool: InProcess) -> None:
     write_coco_folder(tmp_path / 'parts', SEEDS)
     new = write_coco_folder(tmp_path / 'new', NEW_SEEDS)
-    tool(
-        tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--epochs', 3, '--load-from', detector_of_coco,
-        '--cfg-options', *SMALL,
-    )  # fmt: skip
+    random_checkpoint(tmp_path / 'coco.pth', DETECTOR)
+    start = (DETECTOR, '--data', 'parts', '--mini', '--epochs', 3, '--load-from', 'coco.pth')
+    before = sorted(tmp_path.rglob('*'))
+    printed = tool(tmp_path, 'train.py', *start, '--dry-run', '--amp', 'bfloat16')
+    assert sorted(tmp_path.rglob('*')) == before
+    assert 'coco.pth, but 6 of another number of classes' in printed
+    assert re.search(r'iterations +69: 3\.\d epochs', printed)
+
+    tool(tmp_path, 'train.py', *start, '--cfg-options', *SMALL)
     work_dir = tmp_path / 'work_dirs/mask_rcnn_small_parts_mini'
     (left_out,) = re.findall(r'left out, as of another number of classes: (.*)', log_of(work_dir))
     heads = ('bbox_head.fc_cls', 'bbox_head.fc_reg', 'mask_head.conv_logits')
@@ -129,12 +108,12 @@ def test_a_detector_from_weights_of_other_classes(tmp_path: Path, tool: InProces
 
     (checkpoint,) = work_dir.glob('iter_*.pth')
     assert read_checkpoint(str(checkpoint))['meta']['dataset_meta']['classes'] == CLASSES
-    config = work_dir / 'mask_rcnn_small.py'
     ap50, mixed = (tested(name, *amp) for name, amp in (('on_new', ()), ('mixed', ('--amp', 'bfloat16'))))
-    assert ap50 > 2 * constant_ap50(new / 'annotations.json') and ap50 > 20
+    assert ap50 > 20  # the mean box of each class, all over the image, would give less than 10
     assert mixed == pytest.approx(ap50, abs=5)  # one detection more or less is worth a point
 
-    inferencer = DetInferencer(str(config), str(checkpoint), device='cpu', show_progress=False)
+    config = str(work_dir / 'mask_rcnn_small.py')
+    inferencer = DetInferencer(config, str(checkpoint), device='cpu', show_progress=False)
     assert tuple(inferencer.model.dataset_meta['classes']) == CLASSES
     image, objects = draw(NEW_SEEDS[0])
     (predictions,) = inferencer(cv2.cvtColor(image, cv2.COLOR_RGB2BGR), no_save_vis=True)['predictions']
@@ -148,28 +127,59 @@ def test_a_detector_from_weights_of_other_classes(tmp_path: Path, tool: InProces
     assert 'was trained on the classes bolt, nut, washer, the data have bolt, nut, screw' in line
 
 
-@pytest.mark.usefixtures('bfloat16_anywhere')
-def test_a_dry_run_writes_nothing(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
-    write_coco_folder(tmp_path / 'parts', SEEDS[:20])
-    arguments = (DETECTOR, '--data', 'parts', '--mini', '--epochs', 5, '--load-from', detector_of_coco)
-    before = sorted(tmp_path.rglob('*'))
-    printed = tool(tmp_path, 'train.py', *arguments, '--dry-run', '--amp', 'bfloat16')
-    assert sorted(tmp_path.rglob('*')) == before
-    assert printed.startswith('3 classes: bolt, nut, washer\n')
-    assert 'coco.pth, but 6 of another number of classes' in printed
-    assert re.search(r'iterations +45: 5.0 epochs', printed)
+def write_grey(path: Path, image: np.ndarray) -> None:
+    cv2.imwrite(str(path), image[..., 0].astype(np.uint16) * 3 + 40000)
 
 
-def test_start_from_another_model(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
-    weights = read_checkpoint(str(detector_of_coco))['state_dict']
-    name = 'roi_head.bbox_head.fc_cls.weight'
-    write_checkpoint({**weights, name: torch.zeros(81, 7)}, tmp_path / 'narrow.pth')
-    write_coco_folder(tmp_path / 'parts', SEEDS[:4])
-    line = tool.refused(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--load-from', 'narrow.pth')
-    assert f'1 of another shape: {name} (file (81, 7), model (4, 64))' in line
+def test_a_detector_of_one_channel_of_16_bits(tmp_path: Path, tool: InProcess) -> None:
+    convert_images(write_coco_folder(tmp_path / 'parts', range(8)), write_grey, '.png')
+    random_checkpoint(tmp_path / 'rgb.pth', DETECTOR)
+    start = ('--data', 'parts', '--mini', '--load-from', 'rgb.pth')
+    few = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
+    tool(tmp_path, 'train.py', DETECTOR, *start, '--cfg-options', *SMALL, *few)
+    work_dir = tmp_path / 'work_dirs/mask_rcnn_small_parts_mini'
+    config, checkpoint = work_dir / 'mask_rcnn_small.py', work_dir / 'iter_2.pth'
+    saved = Config.fromfile(config)
+    assert saved.model.backbone.in_channels == 1 and 40000 < saved.model.data_preprocessor.mean[0] < 41000
+    # It begins with the weights of an RGB model; two steps change them little.
+    name = 'backbone.stages.0.patch_embed.proj.weight'
+    rgb, weight = (read_state_dict(str(path))[name] for path in (tmp_path / 'rgb.pth', checkpoint))
+    torch.testing.assert_close(weight, rgb.sum(1, keepdim=True), atol=0.005, rtol=0)
+    assert weight.std() > 0.03
+
+    tool(tmp_path, 'test.py', config, checkpoint, '--work-dir', 'tested', '--show-dir', 'shown')
+    assert 'coco/bbox_mAP' in metrics_of_test(tmp_path / 'tested')
+    (drawn, *_) = (tmp_path / 'shown').rglob('vis_image/*.png')
+    assert np.asarray(Image.open(drawn)).std() > 10
+    tool(tmp_path, 'predict.py', config, checkpoint, 'parts/images', '--out', 'predicted')
+    assert len(list((tmp_path / 'predicted/overlays').iterdir())) == 8
+
+
+@needs(*FOR_ONNX)
+def test_an_exported_classifier_of_four_channels_of_16_bits(tmp_path: Path, tool: InProcess) -> None:
+    """It has the scores of the checkpoint."""
+    draw = np.random.default_rng(0)
+    for name in ('birch', 'oak'):
+        (tmp_path / 'leaves' / name).mkdir(parents=True)
+        for index in range(3):
+            image = draw.integers(30000, 30256, (80, 70 + index, 4), dtype=np.uint16)
+            np.save(tmp_path / 'leaves' / name / f'{index}.npy', image)
+    config = load_config(ROOT / 'tests/tools/convit_small.py', data=DataArguments(str(tmp_path / 'leaves')))
+    config.dump(tmp_path / 'classifier.py')
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        torch.save(dict(state_dict=MODELS.build(config.model).state_dict()), tmp_path / 'classifier.pth')
+    options = ('--via', 'torch', '--to', 'onnx', '--size', '64x64', '--out', 'exported')
+    tool(tmp_path, 'export.py', 'classifier.py', 'classifier.pth', *options)
+    (exported,) = (tmp_path / 'exported').glob('*.onnx')
+    files = sorted((tmp_path / 'leaves').rglob('*.npy'))
+    predictor = Predictor(tmp_path / 'classifier.py', tmp_path / 'classifier.pth', device='cpu')
+    scores = np.array([sample.pred_score.tolist() for sample in predictor(files)])
+    assert np.ptp(scores[:, 0]) > 1e-4
+    np.testing.assert_allclose([result.scores for result in Model(exported)(files)], scores, atol=1e-5)
 
 
 BAD_ARGUMENTS = {
+    '--data parts --mini --load-from narrow.pth': '.*1 of another shape: roi_head.bbox_head.fc_cls.weight',
     '--reduce-zero-label': '--reduce-zero-label is for own data: name them with',
     '--data parts --epochs 0': '--epochs must be at least 1, got 0',
     '--data parts --reduce-zero-label': '--reduce-zero-label is for label',
@@ -181,4 +191,8 @@ BAD_ARGUMENTS = {
 def test_bad_arguments(args: str, message: str, tmp_path: Path, tool: InProcess) -> None:
     write_coco_folder(tmp_path / 'parts', SEEDS[:2])
     write_mask_folder(tmp_path / 'scenes', SEEDS[:2])
-    assert tool.refused(tmp_path, 'train.py', DETECTOR, *args.split()).startswith(f'error: {message}')
+    random_checkpoint(tmp_path / 'narrow.pth', DETECTOR)
+    checkpoint = torch.load(tmp_path / 'narrow.pth')
+    checkpoint['state_dict']['roi_head.bbox_head.fc_cls.weight'] = torch.zeros(81, 7)
+    torch.save(checkpoint, tmp_path / 'narrow.pth')
+    assert re.match(f'error: {message}', tool.refused(tmp_path, 'train.py', DETECTOR, *args.split()))

@@ -74,6 +74,12 @@ def write_config(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
 
 
+def inspected(folder: Path) -> list[str]:
+    """The rows of the table of classes; the samples show something."""
+    assert np.asarray(Image.open(folder / 'samples.png')).std() > 10
+    return (folder / 'classes.csv').read_text().splitlines()[1:]
+
+
 @pytest.mark.slow
 def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
     write_config(tmp_path, CONFIG, SMALL_CONFIG)
@@ -82,10 +88,7 @@ def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
 
     printed = run_section('Train on your own data', tmp_path, tool)
     assert len(printed) == 5
-
-    assert (tmp_path / 'inspected/samples.png').is_file()
-    rows = (tmp_path / 'inspected/classes.csv').read_text().splitlines()
-    assert [row.split(',')[0] for row in rows[1:]] == list(CLASSES)
+    assert [row.split(',')[0] for row in inspected(tmp_path / 'inspected')] == list(CLASSES)
     assert printed['train.py', True].startswith(f'3 classes: {", ".join(CLASSES)}\n')
     assert 'coco/bbox_mAP' in printed['test.py', False].splitlines()[-2]
     assert (tmp_path / 'compared/predictions.png').is_file()
@@ -99,10 +102,9 @@ def test_other_formats(tmp_path: Path, tool: InProcess) -> None:
     write_yolo_folder(tmp_path / 'parts_yolo', train=range(6), val=range(50, 52))
     write_voc_folder(tmp_path / 'VOCdevkit/VOC2012', train=range(6), val=range(50, 52))
     before = sorted(tmp_path.rglob('*'))
-    inspected, dry_run = run_section('YOLO and Pascal VOC', tmp_path, tool).values()
-    assert 'nothing is wrong' in inspected and 'annotations of parts_yolo/data.yaml' in inspected
-    rows = (tmp_path / 'inspected_yolo/classes.csv').read_text().splitlines()
-    assert [row.split(',')[0] for row in rows[1:]] == list(CLASSES)
+    of_yolo, dry_run = run_section('YOLO and Pascal VOC', tmp_path, tool).values()
+    assert 'nothing is wrong' in of_yolo and 'annotations of parts_yolo/data.yaml' in of_yolo
+    assert [row.split(',')[0] for row in inspected(tmp_path / 'inspected_yolo')] == list(CLASSES)
     assert dry_run.startswith(f'3 classes: {", ".join(CLASSES)}\n')
     new = {path.relative_to(tmp_path).parts[0] for path in set(tmp_path.rglob('*')) - set(before)}
     assert new == {'inspected_yolo'}
@@ -114,7 +116,7 @@ def test_other_channels(tmp_path: Path, tool: InProcess) -> None:
     import tifffile
 
     def write(path: Path, image: np.ndarray) -> None:
-        red, green, blue = image.astype(np.uint16).transpose(2, 0, 1)
+        red = image[..., 0].astype(np.uint16)
         grey = np.full_like(red, 30000)
         tifffile.imwrite(path, np.stack([grey, grey + 1, grey + 2, grey + red], axis=-1))
 
@@ -123,28 +125,23 @@ def test_other_channels(tmp_path: Path, tool: InProcess) -> None:
     convert_images(write_mask_folder(tmp_path / 'new', range(500, 502)), write, '.tif')
     (tmp_path / 'new/images').rename(tmp_path / 'new_fields')
     printed = run_section('Other channels and more than 8 bits', tmp_path, tool)
-    assert len(printed) == 3
+    assert len(printed) == 3 and len(inspected(tmp_path / 'inspected_fields')) == 3
     for text in ('images of 4 channels of uint16: mean 30000, 30001, 30002, 30', 'nothing is wrong'):
         assert text in printed['inspect_data.py', False]
-    assert np.asarray(Image.open(tmp_path / 'inspected_fields/samples.png')).std() > 10
 
     # The prediction goes by what the low byte of the fourth channel says.
     work_dir = tmp_path / 'work_dirs/transnext/upernet_tiny_ade20k_fields'
     (config,), (checkpoint,) = work_dir.glob('*.py'), work_dir.glob('best*.pth')
     predictor = Predictor(config, checkpoint, device='cpu')
-    names = sorted(path.name for path in (tmp_path / 'new_fields').iterdir())
-    image = tifffile.imread(tmp_path / 'new_fields' / names[0])
+    file, _ = sorted((tmp_path / 'new_fields').iterdir())
+    image = tifffile.imread(file)
     darker = image - np.array([0, 0, 0, 50], np.uint16)
-    assert np.array_equal(image >> 8, darker >> 8)
-    of_file, of_array, of_darker = predictor([tmp_path / 'new_fields' / names[0], image, darker], return_logits=True)
+    of_file, of_array, of_darker = predictor([file, image, darker], return_logits=True)
     assert torch.equal(of_file.seg_logits.data, of_array.seg_logits.data)
     assert (of_array.seg_logits.data - of_darker.seg_logits.data).abs().max() > 1e-3
-    labels = np.asarray(Image.open(tmp_path / f'predicted_fields/labels/{Path(names[0]).stem}.png'))
+    labels = np.asarray(Image.open(tmp_path / f'predicted_fields/labels/{file.stem}.png'))
     assert np.array_equal(labels, of_file.pred_sem_seg.data[0])
-    overlays = sorted(path.stem for path in (tmp_path / 'predicted_fields/overlays').iterdir())
-    assert overlays == [Path(name).stem for name in names]
-    with pytest.raises(InputError, match='the array has 3 channels of uint8, expected 4 channels of uint16'):
-        predictor(np.zeros((64, 64, 3), np.uint8))
+    assert len(list((tmp_path / 'predicted_fields/overlays').iterdir())) == 2
 
 
 def test_channels_of_a_classifier(tmp_path: Path, tool: InProcess) -> None:
@@ -158,12 +155,9 @@ def test_channels_of_a_classifier(tmp_path: Path, tool: InProcess) -> None:
                 np.save(tmp_path / folder / name / f'{name}_{index}.npy', values)
     write_config(tmp_path, CLASSIFIER, f"_base_ = '{ROOT}/tests/tools/convit_small.py'\n")
     printed = run_section('Channels of a classifier', tmp_path, tool)
-    inspected = printed['inspect_data.py', False]
-    assert len(printed) == 2 and 'nothing is wrong' in inspected
-    assert 'augmentation that needs RGB in 8 bits is left out: RandAugment, RandomErasing' in inspected
-    rows = (tmp_path / 'inspected_leaves/classes.csv').read_text().splitlines()
-    assert rows == ['class,images', 'birch,11', 'oak,11']
-    assert np.asarray(Image.open(tmp_path / 'inspected_leaves/samples.png')).std() > 10
+    for text in ('nothing is wrong', 'needs RGB in 8 bits is left out: RandAugment, RandomErasing'):
+        assert text in printed['inspect_data.py', False]
+    assert len(printed) == 2 and inspected(tmp_path / 'inspected_leaves') == ['birch,11', 'oak,11']
     work_dir = tmp_path / 'work_dirs/convit/convit-tiny_8xb128_in1k_leaves'
     (config,), (checkpoint,) = work_dir.glob('*.py'), work_dir.glob('best*.pth')
     tested = tool(tmp_path, 'test.py', str(config), str(checkpoint), '--show-dir', 'compared_leaves')

@@ -13,12 +13,13 @@ from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.analysis.evaluation import TrainedModel
 from bioattn_mm.analysis.robustness import Attacks, Results, insert_corruption, summarize
+from bioattn_mm.data.classification import ALEXNET_ERRORS
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.mini import make_mini
 from bioattn_mm.training.config.pipelines import LOAD_CHANNELS
 
 from .running import ROOT, InProcess, read_csv
-from .small_images import NO_WORKERS
+from .small_images import DETECTOR, NO_WORKERS
 
 SMALL = ROOT / 'tests' / 'tools' / 'upernet_small.py'
 TOOL = 'analysis/robustness.py'
@@ -26,8 +27,11 @@ IMAGES = ('--mini', '--cfg-options', *NO_WORKERS, 'test_dataloader.dataset.indic
 FEW = ' '.join(IMAGES)
 
 
-def test_relative_performance_of_a_model_that_is_never_right() -> None:
+def test_summary_of_a_model_that_is_never_right_and_of_alexnet() -> None:
     assert np.isnan(summarize(0.0, {('fog', 1): 20.0})['rPC'])
+    of_alexnet = {(name, severity): 100 - error for name, error in ALEXNET_ERRORS.items() for severity in range(1, 6)}
+    assert summarize(50.0, of_alexnet, on_imagenet=True)['mCE'] == pytest.approx(100)
+    assert 'mCE' not in summarize(50.0, of_alexnet)
 
 
 @pytest.mark.parametrize(('name', 'place'), [('upernet', 1), ('mask_rcnn', 1), ('convit', 3)])
@@ -86,46 +90,16 @@ TWO_MODELS = (
 )  # fmt: skip
 
 
-LEFT: dict[str, int] = {}  # by the interrupted run, for all tests
-
-
-def results_of(workplace: Path) -> dict[str, int]:
-    """The tests that are done, and when their results were written."""
-    folder = workplace / 'robustness/results'
-    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob('*_*.json')}
-
-
 @pytest.fixture
-def interrupted(workplace: Path, checkpoints: list[str], tool: InProcess) -> dict[str, int]:
-    """What a run has left that was interrupted while it wrote its third test's result; the first test runs it."""
+def done(workplace: Path, checkpoints: list[str], tool: InProcess) -> Path:
+    """A folder with the results of both models; the first test makes it."""
     if not (workplace / 'robustness').exists():
-        replace = Path.replace
-
-        def replace_or_end(path: Path, target: Path) -> Path:
-            if target.name == 'contrast_5.json':
-                raise KeyboardInterrupt
-            return replace(path, target)
-
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
-            patch.setattr(Path, 'replace', replace_or_end)
-            tool(workplace, *TWO_MODELS)
-        LEFT.update(results_of(workplace))
         assert 'mPC' in tool(workplace, *TWO_MODELS)
-    return LEFT
-
-
-@pytest.fixture
-def done(workplace: Path, interrupted: dict[str, int]) -> Path:
-    """A folder with the results of both models."""
     return workplace / 'robustness'
 
 
-def read(folder: Path) -> tuple[dict, list[dict]]:
-    return json.loads((folder / 'robustness.json').read_text()), read_csv(folder / 'robustness.csv')
-
-
 def test_table_of_two_models(done: Path) -> None:
-    document, rows = read(done)
+    document, rows = json.loads((done / 'robustness.json').read_text()), read_csv(done / 'robustness.csv')
     assert document['metric'] == 'mIoU'
     names = ['upernet_small', 'tools/upernet_small']
     assert [model['model'] for model in document['models']] == names
@@ -149,11 +123,13 @@ def test_setting_that_is_varied(done: Path, workplace: Path, tool: InProcess) ->
     key = 'test_dataloader.dataset.indices'
     options = ('--corruptions', 'contrast', '--severities', 5, '--out', 'varied', *IMAGES)
     tool(workplace, TOOL, SMALL, 'random_0.pth', '--vary', key, 3, 1, *options)
-    values = {(row['model'], row['corruption']): row['value'] for row in read(workplace / 'varied')[1]}
+    values, unvaried = (
+        {(row['model'], row['corruption']): row['value'] for row in read_csv(folder / 'robustness.csv')}
+        for folder in (workplace / 'varied', done)
+    )
     assert {model for model, _ in values} == {'upernet_small, 3', 'upernet_small, 1'}
     # 3 is what `IMAGES` names.
-    unvaried = {row['corruption']: row['value'] for row in read(done)[1] if row['model'] == 'upernet_small'}
-    assert all(values['upernet_small, 3', name] == unvaried[name] for name in ('none', 'contrast'))
+    assert all(values['upernet_small, 3', name] == unvaried['upernet_small', name] for name in ('none', 'contrast'))
     assert values['upernet_small, 3', 'contrast'] != values['upernet_small, 1', 'contrast']
     line = tool.refused(workplace, TOOL, SMALL, 'random_0.pth', '--vary', 'model.backbone.none', *options)
     assert re.match('error: --vary model.backbone.none: .*has no such number, so name values$', line)
@@ -167,24 +143,27 @@ def test_other_images_are_named(workplace: Path, checkpoints: list[str], tool: I
     options = ('--corruptions', 'contrast', '--severities', 5, *IMAGES[:-1], 'test_dataloader.dataset.indices=1')
     models = (SMALL, checkpoints[0], '--compare', 'on_training.py', checkpoints[0])
     printed = tool(workplace, TOOL, *models, '--out', 'other_images', *options)
-    assert re.search(
-        '(?m)^on_training is tested on .*images/training.* make sure that all models get the same', printed
-    )
+    assert re.search('(?m)^on_training is tested on .*images/training', printed)
 
 
-def test_goes_on_where_it_was_interrupted(interrupted, done: Path, workplace: Path, tool: InProcess) -> None:
-    first = [f'upernet_small/{name}.json' for name in ('none_0', 'gaussian_noise_5', 'contrast_5')]
-    assert sorted(interrupted) == sorted([*first[:2], 'tools/upernet_small/none_0.json'])
-    whole = results_of(workplace)
-    assert {name: whole[name] for name in interrupted} == interrupted
-    assert len(whole) == 6 and not list(done.rglob('.*.part'))
+def test_goes_on_where_it_was_interrupted(workplace: Path, checkpoints: list[str], tool: InProcess) -> None:
+    call = (TOOL, SMALL, checkpoints[0], '--corruptions', 'contrast', '--severities', 5, '--out', 'ended', *IMAGES)
+    replace = Path.replace
 
-    before, _ = read(done)
-    (done / 'results' / first[2]).unlink()
-    tool(workplace, *TWO_MODELS)
-    assert read(done)[0] == before
-    times = results_of(workplace)
-    assert [name for name in whole if times[name] != whole[name]] == first[2:]
+    def replace_or_end(path: Path, target: Path) -> Path:
+        if target.name == 'contrast_5.json':
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Path, 'replace', replace_or_end)
+        tool(workplace, *call)
+    results = workplace / 'ended/results/upernet_small'
+    assert [path.name for path in results.glob('*_*.json')] == ['none_0.json']
+    written = (results / 'none_0.json').stat().st_mtime_ns
+    tool(workplace, *call)
+    assert (results / 'none_0.json').stat().st_mtime_ns == written and (results / 'contrast_5.json').is_file()
+    assert not list(results.rglob('.*.part'))
 
 
 def test_attack_on_a_segmentor(workplace: Path, checkpoints: list[str], tool: InProcess) -> None:
@@ -196,24 +175,17 @@ def test_attack_on_a_segmentor(workplace: Path, checkpoints: list[str], tool: In
     assert model['clean'] > model['attacks']['pgd']['8/255']
     assert 'mIoU under attack' in printed
 
-
-def test_detectors_cannot_be_attacked(workplace: Path, tool: InProcess) -> None:
-    detector = ROOT / 'tests/tools/mask_rcnn_small.py'
-    line = tool.refused(workplace, TOOL, detector, 'x.pth', '--attack', 'fgsm', '--out', 'out', '--mini')
+    line = tool.refused(workplace, TOOL, DETECTOR, 'x.pth', '--attack', 'fgsm', '--out', 'out', '--mini')
     assert re.match(r'error: only classifiers .mmpretrain. and segmentors .mmseg. can be attacked: .*mmdet$', line)
 
 
 BOTH = f'random_0.pth --compare {SMALL} random_1.pth'
 REFUSED = {
-    f'random_1.pth --compare {SMALL} random_1.pth {FEW}': (
-        r'robustness/results has results of upernet_small with another checkpoint \(random_0.pth\): name another'
-    ),
+    f'random_1.pth --compare {SMALL} random_1.pth {FEW}': r'.*upernet_small with another checkpoint .random_0.pth.: ',
     f'{BOTH} {FEW} test_dataloader.batch_size=2': '.*/results has results of upernet_small with another config',
     f'random_0.pth {FEW}': 'robustness/results has results of tools/upernet_small, which is not asked',
     f'{BOTH} --severities 3 {FEW}': '.*/results has results with --severities 5: ask for the same, or name another ',
-    f'random_0.pth --vary model.backbone.img_sizes 64 {FEW}': (
-        "the model of .*upernet_small.py cannot be built: .*'img_sizes', it takes arch, bias_mode"
-    ),
+    f'random_0.pth --vary model.backbone.img_sizes 64 {FEW}': "the model of .* cannot be built: .*'img_sizes'",
     f'absent.pth {FEW}': 'checkpoint not found: absent.pth',
 }
 

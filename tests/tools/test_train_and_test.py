@@ -26,7 +26,7 @@ from .random_weights import random_checkpoint
 from .running import ROOT, InProcess, last_validation, metrics_of_test, read_csv, run_forked, scalars
 from .small_images import DETECTOR, NO_WORKERS
 
-CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
+CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 
 
 @pytest.fixture(scope='module')
@@ -68,8 +68,7 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, 
     assert f'mIoU {tested["mIoU"]:.4g}' in printed.splitlines()[-2]
     assert printed.splitlines()[-1].endswith('images/predictions.png')
     assert mmcv.imread(str(workplace / 'images' / 'predictions.png')).std() > 10
-    images = (workplace / 'data/mini/ADEChallengeData2016/images/validation').glob('*.jpg')
-    check_pairs(workplace / 'images', images)
+    check_pairs(workplace / 'images', workplace.glob('data/mini/ADEChallengeData2016/images/validation/*.jpg'))
     assert len(list((workplace / 'labels').glob('*.png'))) == NUM_VAL
 
 
@@ -79,26 +78,13 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -
         '--work-dir', 'tta', '--log', 'tensorboard', '--cfg-options', 'test_dataloader.dataset.indices=2',
         *NO_WORKERS,
     )  # fmt: skip
-    miou = metrics_of_test(workplace / 'tta')['mIoU']
-    assert miou > 0
-    (events,) = (workplace / 'tta').glob('*/vis_data/events.out.tfevents.*')
-    (point,) = EventAccumulator(str(events)).Reload().Scalars('test/mIoU')
-    assert point.value == pytest.approx(miou, rel=1e-4)
+    (point,) = curves_of(workplace / 'tta').Scalars('test/mIoU')
+    assert point.value == pytest.approx(metrics_of_test(workplace / 'tta')['mIoU'], rel=1e-4) and point.value > 0
 
 
-@pytest.mark.usefixtures('bfloat16_anywhere')
-def test_mixed_precision(workplace: Path, trained: Path, tool: InProcess) -> None:
-    arguments = 'test.py', CONFIG, 'trained/iter_60.pth', '--mini'
-    # Processors without bfloat16 take long.
-    scale = 'test_dataloader.dataset.pipeline.1.scale=(160,96)'
-    few = ('--cfg-options', 'test_dataloader.dataset.indices=5', scale, *NO_WORKERS)
-    tool(workplace, *arguments, '--work-dir', 'few', *few)
-    outputs = set()
-    with register_module_forward_hook(lambda module, _, output: outputs.add(getattr(output, 'dtype', None))):
-        tool(workplace, *arguments, '--amp', 'bfloat16', '--work-dir', 'mixed', *few)
-    assert torch.bfloat16 in outputs
-    mixed, expected = (metrics_of_test(workplace / name)['mIoU'] for name in ('mixed', 'few'))
-    assert mixed == pytest.approx(expected, rel=0.05)
+def curves_of(work_dir: Path) -> EventAccumulator:
+    (events,) = work_dir.glob('*/vis_data/events.out.tfevents.*')
+    return EventAccumulator(str(events)).Reload()
 
 
 def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InProcess) -> None:
@@ -110,8 +96,7 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InPro
     rows = read_csv(workplace / 'extrapolation/table.csv')
     assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear', 'unscaled']
     assert all(float(row['value']) > 0 and float(row['seconds_per_image']) > 0 for row in rows)
-    # Another pooled grid gives other predictions.
-    assert rows[2]['value'] != rows[0]['value'], rows
+    assert rows[2]['value'] != rows[0]['value']  # another pooled grid gives other predictions
     assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
     assert 'extrapolation/table.csv is there already' in tool.refused(workplace, *arguments)
 
@@ -129,20 +114,15 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
         workplace, *again, '--resume', '--log', 'tensorboard', '--cfg-options', 'train_cfg.max_iters=62',
         'train_cfg.val_begin=1000', 'default_hooks.logger.interval=1', 'model.backbone.init_cfg.checkpoint=gone.pth',
     )  # fmt: skip
-    assert [line['step'] for line in scalars(copy) if 'loss' in line] == [61, 62]
-    assert (copy / 'iter_62.pth').is_file()
+    losses = [(line['step'], line['loss']) for line in scalars(copy) if 'loss' in line]
+    assert [step for step, _ in losses] == [61, 62] and (copy / 'iter_62.pth').is_file()
 
     lines = [json.loads(row) for row in (copy / 'steps.jsonl').read_text().splitlines()]
     assert [line['step'] for line in lines if 'iter' in line] == [61, 62]
     assert lines[0]['start']['resumed'] and lines[-1]['summary']['ended'] == 'finished'
     assert 'health of the run' in printed
-
-    (events,) = copy.glob('*/vis_data/events.out.tfevents.*')
-    curves = EventAccumulator(str(events)).Reload()
-    logged = [line for line in scalars(copy) if 'loss' in line]
-    for name in ('loss', 'lr'):
-        curve = [(event.step, event.value) for event in curves.Scalars(name)]
-        assert curve == [(line['step'], pytest.approx(line[name], rel=1e-4)) for line in logged]
+    curve = [(event.step, event.value) for event in curves_of(copy).Scalars('loss')]
+    assert curve == [(step, pytest.approx(loss, rel=1e-4)) for step, loss in losses]
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
@@ -159,9 +139,11 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= set(tested('shown', '--show-dir', 'boxes', '--out', 'boxes.pkl'))
     assert (workplace / 'boxes/predictions.png').is_file()
     assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 4
-    images = sorted((workplace / 'data/mini/coco/val2017').glob('*.jpg'))[:4]
-    check_pairs(workplace / 'boxes', images)
-    assert 'coco/bbox_mAP' in tested('mixed', '--amp', 'bfloat16')
+    check_pairs(workplace / 'boxes', sorted(workplace.glob('data/mini/coco/val2017/*.jpg'))[:4])
+    outputs = set()
+    with register_module_forward_hook(lambda module, _, output: outputs.add(getattr(output, 'dtype', None))):
+        assert 'coco/bbox_mAP' in tested('mixed', '--amp', 'bfloat16')
+    assert torch.bfloat16 in outputs
     merged = tested('tta', '--tta', '--bias-mode', 'interpolate')
     assert 'coco/bbox_mAP' in merged and 'coco/segm_mAP' not in merged
 
@@ -173,9 +155,6 @@ BAD_INPUT = {
     'train.py broken.py': 'cannot read the config broken.py: .+',
     'train.py configs/_base_/datasets/ade20k.py': '.*ade20k.py is no config of a model .*: it has no model',
     'train.py CONFIG': 'no data for ADE20KDataset at data/ade/ADEChallengeData2016 .*download .*--mini',
-    'test.py CONFIG x.pth --mini --cfg-options test_dataloader.dataset.data_root=data/mini/coco': (
-        'no data for ADE20KDataset at data/mini/coco/images/validation'
-    ),
     'test.py CONFIG x.pth --mini': 'checkpoint not found: x.pth',
     'test.py CONFIG README.md --mini': 'cannot read the checkpoint README.md: ',
     'train.py CONFIG --mini --resume x.pth': 'checkpoint to resume from not found: x.pth',
@@ -184,15 +163,11 @@ BAD_INPUT = {
     'train.py CONFIG --mini --strategy configs/_base_/models/upernet.py': '.*upernet.py is not a strategy: expected',
     'train.py CONFIG --mini --strategy configs/_base_/strategies/fsdp.py': '.*fsdp.py is for several processes: ',
     'train.py CONFIG --mini --amp': 'mixed precision in float16 needs a GPU: on the CPU take bfloat16',
-    'train.py CONFIG --mini --cfg-options optim_wrapper.type=AmpOptimWrapper': (
-        "the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16"
-    ),
+    'train.py CONFIG --mini --cfg-options optim_wrapper.type=AmpOptimWrapper': '.*AmpOptimWrapper needs a GPU',
     'train.py CONFIG --mini --cfg-options optim_wrapper.optimizer.type=AdamX': '.*=AdamX: there is no such optimizer',
     'train.py CONFIG --mini --cfg-options trian_cfg.max_iters=5': ".*no config has 'trian_cfg': did you mean train_c",
     'train.py CONFIG --mini --seed -1': '--seed must be at least 0, got -1$',
-    'predict.py CONFIG x.pth image.jpg --mini --score-thr nan': (
-        'argument --score-thr: expected a number from 0 to 1, got nan$'
-    ),
+    'predict.py CONFIG x.pth image.jpg --mini --score-thr nan': 'argument --score-thr: expected a number from 0 to 1',
     'test.py CONFIG nan.pth --mini': NAN,
     'train.py CONFIG --mini --load-from nan.pth': NAN,
     'train.py CONFIG --mini --load-from nan.pth --cfg-options resume=True': NAN,
@@ -224,9 +199,9 @@ def test_operation_without_a_deterministic_kernel(workplace: Path, tool: InProce
     want = 'error: the run would fail: .* nll_loss2d_forward_out_cuda_template does not have a deterministic '
     arguments = ['train.py', CONFIG, '--mini', '--deterministic', '--work-dir', tmp_path]
     try:
-        for more in ([], ['--dry-run']):
-            shutil.rmtree(tmp_path)
-            assert re.match(want, tool.error(workplace, *arguments, *more))
+        assert re.match(want, tool.error(workplace, *arguments))
+        shutil.rmtree(tmp_path)
+        assert re.match(want, tool.error(workplace, *arguments, '--dry-run'))
     finally:
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
@@ -243,33 +218,20 @@ def test_a_training_that_cannot_start_says_what_a_dry_run_says(workplace: Path, 
 
 
 BAD_TEST = {
-    'configs/transnext/upernet_tiny_ade20k.py': (
-        r'trained/iter_60.pth is not a checkpoint of this model; \d+ of another shape: '
-        r'backbone.stages.0.patch_embed.proj.weight \(file \(24, 3, 7, 7\), model \(72, 3, 7, 7\)\)'
-    ),
-    'configs/transnext/upernet_micro_ade20k.py --cfg-options model.backbone.arch=huge': (
-        "arch must be one of micro, tiny, small, base, micro-aaaa or a dict, got 'huge'$"
-    ),
-    'CONFIG --cfg-options test_dataloader.dataset.data_root=damaged test_dataloader.dataset.indices=4': (
-        'cannot decode the image damaged/images/validation/ADE_val_00000003.jpg'
-    ),
+    'configs/transnext/upernet_tiny_ade20k.py': '.* of another shape: .*file .24, 3, 7, 7., model .72, ',
     'CONFIG --cfg-options model.test_cfg.mode=whole test_dataloader.dataset.pipeline.1.scale=(64,16) '
     'model.data_preprocessor.test_cfg.size_divisor=1': r'.*H and W of at least 32 pixels, got \(1, 3, 16, ',
+    'CONFIG --cfg-options test_dataloader.dataset.data_root=damaged': 'cannot decode .*/ADE_val_00000003',
 }
 
 
-@pytest.fixture(scope='module')
-def damaged(workplace: Path) -> None:
-    """A copy of the miniature ADE20K in which one validation image is cut off."""
-    shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', workplace / 'damaged')
-    image = workplace / 'damaged/images/validation/ADE_val_00000003.jpg'
-    image.write_bytes(image.read_bytes()[:20])
-
-
-@pytest.mark.usefixtures('trained', 'damaged')
+@pytest.mark.usefixtures('trained')
 @pytest.mark.parametrize(('args', 'message'), BAD_TEST.items(), ids=BAD_TEST)
 def test_test_that_fails(args: str, message: str, workplace: Path, tool: InProcess) -> None:
     config, *options = args.replace('CONFIG', CONFIG).split()
+    if args.endswith('=damaged'):
+        shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', workplace / 'damaged')
+        (workplace / 'damaged/images/validation/ADE_val_00000003.jpg').write_bytes(b'no image')
     line = tool.error(workplace, 'test.py', config, 'trained/iter_60.pth', '--mini', '--work-dir', 'wrong', *options)
     assert re.match(f'error: {message}', line)
 
