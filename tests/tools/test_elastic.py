@@ -119,20 +119,16 @@ def test_a_process_that_hangs(workplace: Path, uninterrupted: Path, start: Start
 
 
 @pytest.mark.every_fault
-def test_a_machine_that_leaves_and_comes_back(workplace: Path, uninterrupted: Path, start: Start) -> None:
-    step = random.randint(INTERVAL + 1, INTERVAL + 3)
+@pytest.mark.parametrize(('numbers', 'comes_back'), [('2', True), ('1:2', False)])
+def test_a_machine_that_leaves(numbers: str, comes_back: bool, workplace: Path, uninterrupted: Path, start: Start):
+    name, step = f'machines_{numbers[0]}', random.randint(INTERVAL + 1, INTERVAL + 3)
     print(f'killed: machine 1 after step {step}')
-    machines = [start('machines', 1, NNODES='2', NODE_RANK=str(rank)) for rank in range(2)]
-    wait_for_step(workplace / 'machines', step, *machines)
+    machines = [start(name, 1, NNODES=numbers, NODE_RANK=str(rank)) for rank in range(2)]
+    wait_for_step(workplace / name, step, *machines)
     cut_power(machines[1])
-    finish(machines[0], start('machines', 1, '--resume', NNODES='2', NODE_RANK='1'))
-    assert largest_difference(workplace / 'machines' / LAST, uninterrupted) == 0
-
-
-@pytest.mark.every_fault
-def test_fewer_machines_go_on(workplace: Path, start: Start) -> None:
-    machines = [start('fewer', 1, NNODES='1:2', NODE_RANK=str(rank)) for rank in range(2)]
-    wait_for_step(workplace / 'fewer', INTERVAL + 1, *machines)
-    cut_power(machines[1])
-    finish(machines[0])
-    assert (workplace / 'fewer' / LAST).exists()
+    if comes_back:
+        finish(machines[0], start(name, 1, '--resume', NNODES=numbers, NODE_RANK='1'))
+        assert largest_difference(workplace / name / LAST, uninterrupted) == 0
+    else:  # the other one goes on, with other batches
+        finish(machines[0])
+        assert (workplace / name / LAST).exists()

@@ -20,7 +20,7 @@ from .small_images import NO_WORKERS, small_training
 from .user_folder import make_user_folder
 
 # Of each system, and of each framework that the other tests of tools leave out: TransNeXt, DINO and mmdet's
-# Mask2Former are in test_real_run.py, Mask R-CNN in test_train_and_test.py. `make test-all` runs the rest.
+# Mask2Former are in test_real_run.py, Mask R-CNN in test_own_data.py. `make test-all` runs the rest.
 REPRESENTATIVES = (
     'convit/upernet_tiny_ade20k',
     'pervit/upernet_tiny_ade20k',
@@ -81,7 +81,7 @@ def test_every_config_learns_and_comes_back(name: str, two_images: Path, tool: I
     if 'dino' in name:  # learns later than the others: more steps, a shorter warm-up, a higher rate
         iterations, warmup, options = 40, 3, ['optim_wrapper.optimizer.lr=5e-4']
     model = next((options for pattern, options in MODEL.items() if re.search(pattern, name)), ())
-    # As a user trains it; UperNet and Mask R-CNN are in test_train_and_test.py, DINO is below.
+    # As a user trains it; UperNet is in test_train_and_test.py, Mask R-CNN in test_own_data.py.
     train = run_forked if 'mask2former' in name else tool
     train(
         two_images, 'train.py', config, '--mini', '--work-dir', name,

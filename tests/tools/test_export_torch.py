@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS as REGISTRY
 from mmengine.registry import TRANSFORMS
 
@@ -25,6 +25,7 @@ from bioattn_mm.systems.transnext import AggregatedAttention, ConvGLU, LengthSca
 from bioattn_mm.systems.transnext.position_bias import _doubled_centres, _offset_range
 from bioattn_mm.training.config.classes import set_classes
 from bioattn_mm.training.config.mini import make_mini
+from bioattn_mm.training.config.pipelines import LOAD_CHANNELS
 
 from ..needs import needs
 from ..runtime.comparison import check_logits, few_images, image_of
@@ -158,6 +159,11 @@ def test_pipeline_is_that_of_the_config(config: str) -> None:
                 expected = registry.build(transform)(expected)
     assert (prepare(image, steps).inputs == expected['img'].transpose(2, 0, 1)).all()
     assert steps[0]['backend'] == ('pillow' if config.default_scope == 'mmpretrain' else 'cv2')
+    # Other channels stay in the order in which they are read.
+    config.test_dataloader.dataset.pipeline[0] = ConfigDict(type=LOAD_CHANNELS, channels=4, dtype='uint16')
+    read, *others, normalize = preprocessing_of(config)
+    assert read == dict(type='read', channels=4, dtype='uint16')
+    assert others == steps and normalize['channels'] == 'as read'
 
 
 REFUSED = {

@@ -17,8 +17,7 @@ from ..conftest import NUM_VAL
 from .running import ROOT, InProcess, last_validation, metrics_of_test
 from .small_images import NO_WORKERS
 
-UPERNET = str(ROOT / 'tests/tools/upernet_small.py')
-# A small classifier with the backbone of UPERNET; an average of its weights is validated.
+# A small classifier, of which an average of its weights is validated.
 CONFIG = f"""
 _base_ = '{ROOT}/configs/_base_/recipes/in1k.py'
 arch = dict(embed_dims=(24, 48, 48, 48), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))
@@ -33,7 +32,7 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('imagenet')
     (folder / 'in1k.py').write_text(CONFIG)
     shutil.copytree(workplace / 'data/mini/imagenet', folder / 'data/mini/imagenet')
-    for name in ('ADEChallengeData2016', 'coco'):
+    for name in ('ADEChallengeData2016', 'coco'):  # or they would be drawn
         (folder / 'data/mini' / name).symlink_to(workplace / 'data/mini' / name)
     for path in (folder / 'data/mini/imagenet').rglob('*.JPEG'):
         image = Image.open(path)
@@ -80,38 +79,21 @@ def test_what_was_validated_is_tested_written_and_drawn(trained, place: Path, to
         assert np.abs(lower[0] - lower[1]).max() < 3  # no text there, and the colours are right
 
 
-def test_from_pre_training_to_a_segmentor(trained: Path, place: Path, tool: InProcess, tmp_path: Path) -> None:
-    """The checkpoint is what `init_cfg` takes; with --mini, too, which starts from random weights by itself."""
-    checkpoint = trained / 'iter_30.pth'
-    tool(
-        place, 'train.py', UPERNET, '--mini', '--work-dir', tmp_path, '--cfg-options',
-        f'model.backbone.init_cfg.checkpoint={checkpoint}', 'optim_wrapper.optimizer.lr=0', 'train_cfg.max_iters=1',
-        'train_cfg.val_begin=1000', 'default_hooks.checkpoint.interval=1',
-    )  # fmt: skip
-    pretrained = torch.load(checkpoint, weights_only=False)['state_dict']
-    trained_on = torch.load(tmp_path / 'iter_1.pth', weights_only=False)['state_dict']
-    names = [name for name in trained_on if name.startswith('backbone.')]
-    assert names == [name for name in pretrained if name.startswith('backbone.')]
-    for name in names:
-        torch.testing.assert_close(trained_on[name], pretrained[name])
-    (log,) = tmp_path.glob('*/*.log')
-    line = f'TransNeXt: loaded {checkpoint}; {len(names)} entries used, not used: head.* (2 entries)'
-    assert log.read_text().count(line) == 1
-
-
 def test_a_file_of_the_authors(place: Path, tool: InProcess, tmp_path: Path) -> None:
-    """It is tested as the model is that starts from it."""
-    config = ROOT / 'configs/convit/convit-tiny_8xb128_in1k.py'
+    """It is tested as the model is that starts from it, also by a config without a visualizer."""
+    config = Config.fromfile(ROOT / 'configs/convit/convit-tiny_8xb128_in1k.py')
+    config.pop('visualizer')
+    config.dump(tmp_path / 'convit.py')
     torch.save({'model': parity.released_state_dict('convit_tiny'), 'epoch': 299}, tmp_path / 'released.pth')
     init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'released.pth'))
     with DefaultScope.overwrite_default_scope('mmpretrain'):
-        model = MODELS.build(dict(Config.fromfile(config).model, init_cfg=init_cfg))
+        model = MODELS.build(dict(config.model, init_cfg=init_cfg))
     model.init_weights()
     torch.save(model.state_dict(), tmp_path / 'own.pth')
     few = ('--cfg-options', 'test_dataloader.dataset.indices=2', *NO_WORKERS)
     for name in ('released', 'own'):
         options = ('--work-dir', tmp_path / name, '--out', tmp_path / f'{name}.pkl')
-        tool(place, 'test.py', config, tmp_path / f'{name}.pth', '--mini', *options, *few)
+        tool(place, 'test.py', tmp_path / 'convit.py', tmp_path / f'{name}.pth', '--mini', *options, *few)
     released, own = (pickle.loads((tmp_path / f'{name}.pkl').read_bytes()) for name in ('released', 'own'))
     assert all(torch.equal(a['pred_score'], b['pred_score']) for a, b in zip(released, own, strict=True))
     assert released[0]['pred_score'].std() > 1e-5

@@ -322,3 +322,6 @@ def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
     tool(tmp_path, TOOL, SEGMENTOR, *both, '--mini', '--out', 'right', '--number', 2)
     assert [int(row['pixels']) for row in read_csv(tmp_path / 'right/classes.csv')] == counts[:3].tolist()
     assert summary_of(tmp_path / 'right')['pixels that do not count'] == counts[255] > 0
+    Image.new('RGB', (120, 96), (1, 2, 3)).save(data / 'masks/part_000.png')  # a colour that stands for nothing
+    problems, _ = problems_of(tool, tmp_path, SEGMENTOR, *both, '--mini', '--out', 'out', '--number', 0)
+    assert problems[0][:2] == ('label map of other colours', 'part_000.png')

@@ -10,18 +10,11 @@ import pytest
 import torch
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
 from mmseg.apis import MMSegInferencer
 from PIL import Image
 
-from bioattn_mm import Predictor
 from bioattn_mm.checkpoints import read_checkpoint, read_state_dict
-from bioattn_mm.data.formats.arguments import DataArguments
-from bioattn_mm.export.formats import FOR_ONNX
-from bioattn_mm.runtime import Model
-from bioattn_mm.training.config.loading import load_config
 
-from ..needs import needs
 from ..own_folders import (
     CLASSES,
     MASK_CLASSES,
@@ -61,12 +54,7 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
     # The config of the work dir needs nothing more: the same metric again.
     config, checkpoint = str(work_dir / 'upernet_small.py'), str(work_dir / 'iter_69.pth')
     tool(tmp_path, 'test.py', config, checkpoint, '--work-dir', 'again')
-    validated = last_validation(work_dir)
-    assert metrics_of_test(tmp_path / 'again') == validated
-    # The config that the training took does with the data.
-    tool(tmp_path, 'test.py', SEGMENTOR, checkpoint, '--mini', '--data', 'scenes', '--work-dir', 'with_data')
-    assert metrics_of_test(tmp_path / 'with_data') == validated
-
+    assert metrics_of_test(tmp_path / 'again') == last_validation(work_dir)
     tool(tmp_path, 'test.py', SEGMENTOR, checkpoint, '--mini', '--val-data', 'new', '--work-dir', 'on_new')
     assert metrics_of_test(tmp_path / 'on_new')['mIoU'] > 50  # the most frequent class alone would give less than 30
 
@@ -75,10 +63,9 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
     assert tuple(inferencer.model.dataset_meta['classes']) == MASK_CLASSES
     palette = Config.fromfile(config).val_dataloader.dataset.metainfo.palette
     np.testing.assert_array_equal(inferencer.model.dataset_meta['palette'], palette)
-    image, truth = draw(NEW_SEEDS[0], NUM_OBJECTS_OF_SCENE)[0], labels(NEW_SEEDS[0])
+    image = draw(NEW_SEEDS[0], NUM_OBJECTS_OF_SCENE)[0]
     sample = inferencer(cv2.cvtColor(image, cv2.COLOR_RGB2BGR), return_datasamples=True)
-    correct = sample.pred_sem_seg.data[0].numpy() == truth
-    assert correct[truth != 255].mean() > (truth == 0).sum() / (truth != 255).sum()
+    assert (sample.pred_sem_seg.data[0].numpy() == labels(NEW_SEEDS[0])).mean() > 0.7
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
@@ -153,29 +140,6 @@ def test_a_detector_of_one_channel_of_16_bits(tmp_path: Path, tool: InProcess) -
     assert np.asarray(Image.open(drawn)).std() > 10
     tool(tmp_path, 'predict.py', config, checkpoint, 'parts/images', '--out', 'predicted')
     assert len(list((tmp_path / 'predicted/overlays').iterdir())) == 8
-
-
-@needs(*FOR_ONNX)
-def test_an_exported_classifier_of_four_channels_of_16_bits(tmp_path: Path, tool: InProcess) -> None:
-    """It has the scores of the checkpoint."""
-    draw = np.random.default_rng(0)
-    for name in ('birch', 'oak'):
-        (tmp_path / 'leaves' / name).mkdir(parents=True)
-        for index in range(3):
-            image = draw.integers(30000, 30256, (80, 70 + index, 4), dtype=np.uint16)
-            np.save(tmp_path / 'leaves' / name / f'{index}.npy', image)
-    config = load_config(ROOT / 'tests/tools/convit_small.py', data=DataArguments(str(tmp_path / 'leaves')))
-    config.dump(tmp_path / 'classifier.py')
-    with DefaultScope.overwrite_default_scope('mmpretrain'):
-        torch.save(dict(state_dict=MODELS.build(config.model).state_dict()), tmp_path / 'classifier.pth')
-    options = ('--via', 'torch', '--to', 'onnx', '--size', '64x64', '--out', 'exported')
-    tool(tmp_path, 'export.py', 'classifier.py', 'classifier.pth', *options)
-    (exported,) = (tmp_path / 'exported').glob('*.onnx')
-    files = sorted((tmp_path / 'leaves').rglob('*.npy'))
-    predictor = Predictor(tmp_path / 'classifier.py', tmp_path / 'classifier.pth', device='cpu')
-    scores = np.array([sample.pred_score.tolist() for sample in predictor(files)])
-    assert np.ptp(scores[:, 0]) > 1e-4
-    np.testing.assert_allclose([result.scores for result in Model(exported)(files)], scores, atol=1e-5)
 
 
 BAD_ARGUMENTS = {

@@ -61,25 +61,17 @@ def check_pairs(drawn: Path, images: Iterable[Path]) -> None:
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, tool: InProcess) -> None:
     printed = tool(
         workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini',
-        '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels',
+        '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels', '--log', 'tensorboard',
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'tested')
     assert tested == last_validation(trained)
+    (point,) = curves_of(workplace / 'tested').Scalars('test/mIoU')
+    assert point.value == pytest.approx(tested['mIoU'], rel=1e-4)
     assert f'mIoU {tested["mIoU"]:.4g}' in printed.splitlines()[-2]
     assert printed.splitlines()[-1].endswith('images/predictions.png')
     assert mmcv.imread(str(workplace / 'images' / 'predictions.png')).std() > 10
     check_pairs(workplace / 'images', workplace.glob('data/mini/ADEChallengeData2016/images/validation/*.jpg'))
     assert len(list((workplace / 'labels').glob('*.png'))) == NUM_VAL
-
-
-def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -> None:
-    tool(
-        workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini', '--tta', '--bias-mode', 'linear',
-        '--work-dir', 'tta', '--log', 'tensorboard', '--cfg-options', 'test_dataloader.dataset.indices=2',
-        *NO_WORKERS,
-    )  # fmt: skip
-    (point,) = curves_of(workplace / 'tta').Scalars('test/mIoU')
-    assert point.value == pytest.approx(metrics_of_test(workplace / 'tta')['mIoU'], rel=1e-4) and point.value > 0
 
 
 def curves_of(work_dir: Path) -> EventAccumulator:
@@ -126,26 +118,21 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
-def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: InProcess) -> None:
-    """That it learns, also as seen in bfloat16, is in test_own_data.py, its validation in test_real_run.py."""
+def test_a_detector_in_bfloat16_at_several_scales(workplace: Path, tool: InProcess) -> None:
+    """That it learns, and what bfloat16 changes, is in test_own_data.py."""
     random_checkpoint(workplace / 'detector.pth', DETECTOR)
-
-    def tested(name: str, *options: str) -> dict:
-        small = ('test_dataloader.dataset.pipeline.1.scale=(160,120)', 'test_dataloader.dataset.indices=4')
-        arguments = ('test.py', DETECTOR, 'detector.pth', '--mini', '--work-dir', f'detector/{name}', *options)
-        tool(workplace, *arguments, '--cfg-options', *small['--tta' in options :], *NO_WORKERS)
-        return metrics_of_test(workplace / f'detector/{name}')
-
-    assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= set(tested('shown', '--show-dir', 'boxes', '--out', 'boxes.pkl'))
-    assert (workplace / 'boxes/predictions.png').is_file()
-    assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 4
-    check_pairs(workplace / 'boxes', sorted(workplace.glob('data/mini/coco/val2017/*.jpg'))[:4])
     outputs = set()
     with register_module_forward_hook(lambda module, _, output: outputs.add(getattr(output, 'dtype', None))):
-        assert 'coco/bbox_mAP' in tested('mixed', '--amp', 'bfloat16')
+        tool(
+            workplace, 'test.py', DETECTOR, 'detector.pth', '--mini', '--amp', 'bfloat16', '--tta', '--bias-mode',
+            'interpolate', '--work-dir', 'detector', '--out', 'boxes.pkl', '--show-dir', 'boxes', '--cfg-options',
+            'test_dataloader.dataset.indices=2', *NO_WORKERS,
+        )  # fmt: skip
     assert torch.bfloat16 in outputs
-    merged = tested('tta', '--tta', '--bias-mode', 'interpolate')
-    assert 'coco/bbox_mAP' in merged and 'coco/segm_mAP' not in merged
+    metrics = metrics_of_test(workplace / 'detector')
+    assert 'coco/bbox_mAP' in metrics and 'coco/segm_mAP' not in metrics  # mmdet merges no masks
+    assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 2
+    check_pairs(workplace / 'boxes', sorted(workplace.glob('data/mini/coco/val2017/*.jpg'))[:2])
 
 
 # Arguments of a tool, and what is said of them; those of train.py and test.py begin with a config.
