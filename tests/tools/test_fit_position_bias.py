@@ -85,18 +85,6 @@ def test_layers_of_timm(tmp_path: Path, tool: InProcess) -> None:
     assert line == 'error: --layer must be -9 to 8 in this model, got 9'
 
 
-def test_timm_and_gab_vit_have_the_same_learned_bias(tmp_path: Path, functions: dict) -> None:
-    read_tables = functions['read_tables']
-    torch.save(timm.create_model('vit_relpos_small_patch16_224').state_dict(), tmp_path / 'timm.pth')
-    config = write_config(tmp_path / 'config.py', dict(type='bioattn_mm.GABViT', arch='small', amplitude=0.0))
-    models = str(config), 'vit_relpos_small_patch16_224'
-    maps, wanted = (read_tables(model, str(tmp_path / 'timm.pth'), (14, 14)) for model in models)
-    assert list(maps) == list(wanted)
-    for name, values in maps.items():
-        assert values.shape == (27, 27)
-        np.testing.assert_allclose(values, wanted[name], atol=1e-6)
-
-
 def test_slices_are_the_bias_of_each_patch(functions: dict) -> None:
     """Against timm's own bias of all pairs of patches."""
     module = timm.layers.RelPosBias((3, 4), 2, prefix_tokens=1)

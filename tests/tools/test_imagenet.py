@@ -1,7 +1,6 @@
-"""Classifiers: trained on the miniature ImageNet, tested, drawn, and taken to dense prediction."""
+"""Classifiers: trained on the miniature ImageNet, tested and drawn; files of the authors, and of no classes."""
 
 import pickle
-import shutil
 from pathlib import Path
 
 import mmcv
@@ -10,7 +9,6 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
-from PIL import Image
 
 from .. import parity
 from ..conftest import NUM_VAL
@@ -26,37 +24,16 @@ custom_hooks = [*_base_.custom_hooks, dict(type='bioattn_mm.ShardableEMAHook', m
 """
 
 
-@pytest.fixture(scope='module')
-def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a config and the miniatures; images of ImageNet are smaller, to load faster."""
-    folder = tmp_path_factory.mktemp('imagenet')
-    (folder / 'in1k.py').write_text(CONFIG)
-    shutil.copytree(workplace / 'data/mini/imagenet', folder / 'data/mini/imagenet')
-    for name in ('ADEChallengeData2016', 'coco'):  # or they would be drawn
-        (folder / 'data/mini' / name).symlink_to(workplace / 'data/mini' / name)
-    for path in (folder / 'data/mini/imagenet').rglob('*.JPEG'):
-        image = Image.open(path)
-        image.resize([round(side * 64 / min(image.size)) for side in image.size]).save(path, quality=95)
-    return folder
-
-
-@pytest.fixture
-def trained(place: Path, tool: InProcess) -> Path:
-    """The work dir of a short miniature run, one for all tests."""
-    folder = place / 'trained'
-    if not folder.exists():
-        tool(
-            place, 'train.py', 'in1k.py', '--mini', '--work-dir', 'trained', '--cfg-options',
-            'train_cfg.max_iters=30', 'train_cfg.val_interval=30', 'default_hooks.checkpoint.interval=30',
-            'param_scheduler.0.end=3', 'param_scheduler.1.begin=3', 'param_scheduler.1.end=30',
-            'optim_wrapper.optimizer.lr=2e-3', *NO_WORKERS,
-        )  # fmt: skip
-    return folder
-
-
-def test_what_was_validated_is_tested_written_and_drawn(trained, place: Path, tool: InProcess, tmp_path) -> None:
-    arguments = ('test.py', 'in1k.py', trained / 'iter_30.pth', '--mini')
-    tool(place, *arguments, '--work-dir', tmp_path / 'test', '--out', tmp_path / 'out.pkl')
+def test_what_was_validated_is_tested_written_and_drawn(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
+    config, trained = tmp_path / 'in1k.py', tmp_path / 'trained'
+    config.write_text(CONFIG)
+    tool(
+        workplace, 'train.py', config, '--mini', '--work-dir', trained, '--cfg-options', 'train_cfg.max_iters=15',
+        'train_cfg.val_interval=15', 'default_hooks.checkpoint.interval=15', 'param_scheduler.0.end=2',
+        'param_scheduler.1.begin=2', 'param_scheduler.1.end=15', 'optim_wrapper.optimizer.lr=2e-3', *NO_WORKERS,
+    )  # fmt: skip
+    arguments = ('test.py', config, trained / 'iter_15.pth', '--mini')
+    tool(workplace, *arguments, '--work-dir', tmp_path / 'test', '--out', tmp_path / 'out.pkl')
     metrics = metrics_of_test(tmp_path / 'test')
     # The average of the weights was validated, is in the checkpoint, and is tested.
     assert metrics == last_validation(trained)
@@ -65,7 +42,7 @@ def test_what_was_validated_is_tested_written_and_drawn(trained, place: Path, to
     assert len(right) == NUM_VAL and 100 * np.mean(right) == pytest.approx(metrics['accuracy/top1'])
 
     tool(
-        place, *arguments, '--tta', '--out', tmp_path / 'flipped.pkl', '--show-dir', tmp_path / 'drawn',
+        workplace, *arguments, '--tta', '--out', tmp_path / 'flipped.pkl', '--show-dir', tmp_path / 'drawn',
         '--work-dir', tmp_path / 'tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
     flipped = pickle.loads((tmp_path / 'flipped.pkl').read_bytes())
@@ -73,13 +50,13 @@ def test_what_was_validated_is_tested_written_and_drawn(trained, place: Path, to
     drawn = [path for path in (tmp_path / 'drawn').rglob('*.png') if path.name != 'predictions.png']
     assert len(drawn) == len(flipped) == 4 and (tmp_path / 'drawn/predictions.png').exists()
     for path in drawn:
-        (source,) = place.glob(f'data/mini/imagenet/val/*/{path.stem.rpartition("_")[0]}.JPEG')
+        (source,) = workplace.glob(f'data/mini/imagenet/val/*/{path.stem.rpartition("_")[0]}.JPEG')
         image, drawing = mmcv.imread(str(source)), mmcv.imread(str(path))
         lower = [pixels[len(pixels) // 2 :].mean((0, 1)) for pixels in (image, drawing)]
         assert np.abs(lower[0] - lower[1]).max() < 3  # no text there, and the colours are right
 
 
-def test_a_file_of_the_authors(place: Path, tool: InProcess, tmp_path: Path) -> None:
+def test_a_file_of_the_authors(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
     """It is tested as the model is that starts from it, also by a config without a visualizer."""
     config = Config.fromfile(ROOT / 'configs/convit/convit-tiny_8xb128_in1k.py')
     config.pop('visualizer')
@@ -93,15 +70,15 @@ def test_a_file_of_the_authors(place: Path, tool: InProcess, tmp_path: Path) -> 
     few = ('--cfg-options', 'test_dataloader.dataset.indices=2', *NO_WORKERS)
     for name in ('released', 'own'):
         options = ('--work-dir', tmp_path / name, '--out', tmp_path / f'{name}.pkl')
-        tool(place, 'test.py', tmp_path / 'convit.py', tmp_path / f'{name}.pth', '--mini', *options, *few)
+        tool(workplace, 'test.py', tmp_path / 'convit.py', tmp_path / f'{name}.pth', '--mini', *options, *few)
     released, own = (pickle.loads((tmp_path / f'{name}.pkl').read_bytes()) for name in ('released', 'own'))
     assert all(torch.equal(a['pred_score'], b['pred_score']) for a, b in zip(released, own, strict=True))
     assert released[0]['pred_score'].std() > 1e-5
 
 
-def test_images_without_classes(place: Path, tool: InProcess, tmp_path: Path) -> None:
+def test_images_without_classes(tool: InProcess, tmp_path: Path) -> None:
     """As the archive of the validation images unpacks."""
-    config = place / 'in1k.py'
+    config = ROOT / 'configs/convit/convit-tiny_8xb128_in1k.py'
     assert 'no data for ImageNet at data/imagenet ' in tool.refused(tmp_path, 'train.py', config)
     for split in ('train', 'val'):
         (tmp_path / 'data/imagenet' / split).mkdir(parents=True)
