@@ -26,7 +26,7 @@ from .random_weights import random_checkpoint
 from .running import ROOT, InProcess, last_validation, metrics_of_test, read_csv, run_forked, scalars
 from .small_images import DETECTOR, NO_WORKERS
 
-CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
+CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
 
 @pytest.fixture(scope='module')
@@ -35,7 +35,7 @@ def trained(workplace: Path) -> Path:
     run_forked(
         workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'trained', '--cfg-options',
         'train_cfg.max_iters=60', 'train_cfg.val_interval=60', 'param_scheduler.1.end=60',
-        'default_hooks.checkpoint.interval=60',
+        'default_hooks.checkpoint.interval=60', *NO_WORKERS,
     )  # fmt: skip
     return workplace / 'trained'
 
