@@ -113,7 +113,7 @@ def test_two_processes_with_synchronised_batch_norm(user: Path) -> None:
 ])  # fmt: skip
 def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, tool: InProcess) -> None:
     by_epoch = checkpoint.startswith('epoch')
-    work_dir, log = train(user, config, *(TWO_EPOCHS if by_epoch else TWO_ITERATIONS), how=tool)
+    work_dir, log = train(user, config, *(TWO_EPOCHS if by_epoch else TWO_ITERATIONS), *NO_WORKERS, how=tool)
     # The backbone learns at a tenth of the rate.
     assert re.search(r'1e-05 .* backbone\.', log) and re.search(r'0.0001 ', log)
     if by_epoch:  # a tenth after the milestone
