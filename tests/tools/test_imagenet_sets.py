@@ -254,11 +254,11 @@ def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Pat
     # At the training size the linear mode's pooled grid is the grid of the others, and the length that of training.
     assert rows[1]['value'] == rows[3]['value'] == rows[5]['value'] != '100.0' == rows[-1]['value']
 
-    call = ('analysis/benchmark_extrapolation.py', '--out', tmp_path / 'none', '--sizes', 64)
-    line = tool.refused(place, *call, 'small.py', 'small.pth', '--compare', 'bare.py', 'small.pth')
+    tool_name, out = 'analysis/benchmark_extrapolation.py', ('--sizes', 64, '--out', tmp_path / 'none')
+    line = tool.refused(place, tool_name, 'small.py', 'small.pth', '--compare', 'bare.py', 'small.pth', *out)
     assert 'small.pth is not a checkpoint of this model' in line
     there = ('--cfg-options', 'test_dataloader.dataset.data_root=data/imagenet')
-    line = tool.refused(place, *call, 'bare.py', 'bare.pth', '--modes', 'linear', *there)
+    line = tool.refused(place, tool_name, 'bare.py', 'bare.pth', '--modes', 'linear', *out, *there)
     assert line.startswith('error: --modes is for bioattn_mm.TransNeXt')
 
 
