@@ -2,15 +2,12 @@
 
 import json
 import re
-import runpy
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-
-from bioattn_mm.data.inspection import Inspection
 
 from ..own_folders import corners, write_coco_folder, write_mask_folder
 from .running import ROOT, InProcess, read_csv
@@ -274,15 +271,6 @@ def test_refuses_in_one_line(option: str, message: str, damaged_coco: Path, tool
     (damaged_coco / 'other.json').write_text('{"images": []}')
     line = tool.refused(damaged_coco, TOOL, 'detection.py', '--out', 'refused', '--cfg-options', option)
     assert re.match(f'error: {message}', line)
-
-
-def test_a_drawing_of_few_histograms() -> None:
-    """Of a classifier's images two, beside which nothing is drawn."""
-    tool = runpy.run_path(str(ROOT / 'tools' / TOOL))
-    found = Inspection(('ash', 'elm'), files=['a.jpg'], sizes=[(40, 30)])
-    found.amounts[:] = 1
-    figure = tool['draw'](found, 'images')
-    assert [axis.axison for axis in figure.axes] == [True] * 3 + [False] * 2
 
 
 def test_problems_of_own_data_are_counted_once(tmp_path: Path, tool: InProcess) -> None:
