@@ -61,12 +61,10 @@ def check_pairs(drawn: Path, images: Iterable[Path]) -> None:
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, tool: InProcess) -> None:
     printed = tool(
         workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini',
-        '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels', '--log', 'tensorboard',
+        '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels',
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'tested')
     assert tested == last_validation(trained)
-    (point,) = curves_of(workplace / 'tested').Scalars('test/mIoU')
-    assert point.value == pytest.approx(tested['mIoU'], rel=1e-4)
     assert f'mIoU {tested["mIoU"]:.4g}' in printed.splitlines()[-2]
     assert printed.splitlines()[-1].endswith('images/predictions.png')
     assert mmcv.imread(str(workplace / 'images' / 'predictions.png')).std() > 10
@@ -77,6 +75,16 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, 
 def curves_of(work_dir: Path) -> EventAccumulator:
     (events,) = work_dir.glob('*/vis_data/events.out.tfevents.*')
     return EventAccumulator(str(events)).Reload()
+
+
+def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -> None:
+    tool(
+        workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini', '--tta', '--bias-mode', 'linear',
+        '--work-dir', 'tta', '--log', 'tensorboard', '--cfg-options', 'test_dataloader.dataset.indices=2',
+        *NO_WORKERS,
+    )  # fmt: skip
+    (point,) = curves_of(workplace / 'tta').Scalars('test/mIoU')
+    assert point.value == pytest.approx(metrics_of_test(workplace / 'tta')['mIoU'], rel=1e-4) and point.value > 0
 
 
 def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InProcess) -> None:
