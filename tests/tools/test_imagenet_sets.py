@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from bioattn_mm.data.classification import ALEXNET_ERRORS, wordnet_labels
+from bioattn_mm.errors import InputError
 
 from .running import ROOT, InProcess, metrics_of_test, read_csv
 
@@ -254,12 +256,13 @@ def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Pat
     # At the training size the linear mode's pooled grid is the grid of the others, and the length that of training.
     assert rows[1]['value'] == rows[3]['value'] == rows[5]['value'] != '100.0' == rows[-1]['value']
 
-    tool_name, out = 'analysis/benchmark_extrapolation.py', ('--sizes', 64, '--out', tmp_path / 'none')
-    line = tool.refused(place, tool_name, 'small.py', 'small.pth', '--compare', 'bare.py', 'small.pth', *out)
+    call = ('analysis/benchmark_extrapolation.py', 'small.py', 'small.pth', '--out', tmp_path / 'none', '--sizes', 64)
+    line = tool.refused(place, *call, '--compare', 'bare.py', 'small.pth')
     assert 'small.pth is not a checkpoint of this model' in line
-    there = ('--cfg-options', 'test_dataloader.dataset.data_root=data/imagenet')
-    line = tool.refused(place, tool_name, 'bare.py', 'bare.pth', '--modes', 'linear', *out, *there)
-    assert line.startswith('error: --modes is for bioattn_mm.TransNeXt')
+    read_entrants = runpy.run_path(str(ROOT / 'tools' / call[0]))['read_entrants']
+    args = dict(config='bare.py', checkpoint='bare.pth', compare=[], timm=[], mini=False)
+    with pytest.raises(InputError, match=r'--modes is for bioattn_mm.TransNeXt'):
+        read_entrants(Namespace(**args, modes=['linear']), Config.fromfile('bare.py'))
 
 
 ROBUSTNESS = 'analysis/robustness.py small.py small.pth --out out'
