@@ -95,8 +95,8 @@ def averaging_matrix(length: int, target: int, like: Tensor) -> Tensor:
 def cells_of_axis(length: int, target: int, device: torch.device | None) -> tuple[Tensor, Tensor]:
     """Start and end (exclusive) of each cell of adaptive pooling along an axis: two of int64 (target,)."""
     cell = torch.arange(target, device=device)
-    # Rounded towards zero, a quotient is a single operator in ONNX.
-    start, end = (
-        torch.div(bound, target, rounding_mode='trunc') for bound in (cell * length, (cell + 1) * length + target - 1)
-    )
+    # Rounded towards zero, a quotient is one operator in ONNX. Inductor of torch 2.11 fails at a sum of two of these.
+    mode = 'trunc' if _is_portable else 'floor'
+    bounds = cell * length, (cell + 1) * length + target - 1
+    start, end = (torch.div(bound, target, rounding_mode=mode) for bound in bounds)
     return start, end

@@ -11,7 +11,7 @@ from mmengine.registry import init_default_scope
 from PIL import Image
 
 from bioattn_mm.data.formats.arguments import DataArguments
-from bioattn_mm.data.formats.label_maps import labels_of_colours, read_masks, without_channels
+from bioattn_mm.data.formats.label_maps import count_values, labels_of_colours, read_masks, without_channels
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import build_dataset
@@ -192,3 +192,12 @@ def test_what_is_refused(damage: Callable, message: str, scenes: Path) -> None:
     damage(scenes)
     with pytest.raises(InputError, match=message):
         segmentor(scenes)
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'values'), [('bool', [0, 1]), ('uint8', [3, 255]), ('uint16', [7, 300]), ('int32', [-5, 300])]
+)
+def test_values_and_how_often_each_occurs(dtype: str, values: list[int]) -> None:
+    least, most = values
+    found = count_values(np.array([[most, least], [most, most]], dtype))
+    assert [each.tolist() for each in found] == [values, [1, 3]]

@@ -68,7 +68,10 @@ def test_what_is_not_decayed_is_not_decayed_in_the_configs(name: str, config: st
 
 def test_images_as_the_weights_want_them() -> None:
     cfg = {name: timm.models.get_pretrained_cfg(name) for name in ('transnext_base.ft_in1k_384', 'gab_vit_small')}
-    assert cfg['transnext_base.ft_in1k_384'].hf_hub_id == 'DaiShiResearch/transnext-base-384-1k-ft-1k'
+    of_384 = cfg['transnext_base.ft_in1k_384']
+    assert of_384.hf_hub_id == 'DaiShiResearch/transnext-base-384-1k-ft-1k'
+    assert (of_384.input_size, of_384.pool_size) == ((3, 384, 384), (12, 12))
+    assert (of_384.crop_pct, of_384.crop_mode) == (1.0, 'squash')
     data = resolve_model_data_config(small('TransNeXt'))
     assert (data['input_size'], data['mean']) == ((3, 224, 224), (0.485, 0.456, 0.406))
     assert cfg['gab_vit_small'].mean == (0.5, 0.5, 0.5)

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch.nn.utils import prune
 
 from bioattn_mm.systems.transnext import LogCPB
+from bioattn_mm.systems.transnext.position_bias import _offset_index
+from tests.needs import needs
 
 Grid = tuple[int, int]
 
@@ -94,3 +96,15 @@ def test_pruned_weights_are_trained(name: str) -> None:
     pairs = expand(*bias(*grids))
     torch.testing.assert_close(layer.weight, layer.weight_orig * layer.weight_mask)
     torch.testing.assert_close(pairs, bias_of_all_pairs(bias, *grids), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.slow
+@needs('compiler')
+@torch.no_grad()
+def test_indices_of_any_size_compile() -> None:
+    def indices(x: torch.Tensor) -> torch.Tensor:
+        return _offset_index(len(x), len(x) // 8, x.device) + 0
+
+    compiled = torch.compile(indices, dynamic=True)
+    for length in (32, 40, 33):
+        assert torch.equal(compiled(torch.zeros(length)), indices(torch.zeros(length)))
