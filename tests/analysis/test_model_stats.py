@@ -11,7 +11,7 @@ from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds
 from ..tools.running import ROOT, InProcess
 
 STATS = 'analysis/model_stats.py'
-MODELS = ('upernet_small', 'mask_rcnn_small', 'dino_small', 'mask2former_panoptic_small')
+MODELS = ('upernet_small', 'mask_rcnn_small', 'mask2former_panoptic_small')
 CLASSIFIERS = dict(aaaa='micro-aaaa_8xb128_in1k-256px', micro='micro_8xb128_in1k', small='small_8xb128_in1k-384px')
 ARCH = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))
 
