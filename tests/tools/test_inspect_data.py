@@ -206,6 +206,14 @@ def test_masks_are_not_checked_for_a_detector_of_boxes(tmp_path: Path, tool: InP
     assert min(Image.open(path).size for path in (tmp_path / 'out/samples').iterdir()) > (400, 300)
 
 
+def test_images_that_are_read_are_spread_over_all(tmp_path: Path, tool: InProcess) -> None:
+    write_coco(tmp_path, [annotation(1)], [image(1), image(2), image(3)])
+    for number in (2, 3):
+        (tmp_path / f'images/{number}.jpg').write_bytes(b'')
+    problems, printed = problems_of(tool, tmp_path, 'detection.py', '--out', 'out', '--number', 0, '--max-images', 2)
+    assert [problem[1] for problem in problems] == ['3.jpg'] and '2 of 3 image files were read' in printed
+
+
 def test_categories_that_mmdet_would_number_otherwise(tmp_path: Path, tool: InProcess) -> None:
     names = ((5, 'washer'), (1, 'bolt'), (9, 'screw'), (1, 'rod'))
     categories = [dict(id=number, name=name) for number, name in names]

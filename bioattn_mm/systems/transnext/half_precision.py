@@ -1,7 +1,7 @@
 """Mixed precision with few casts: LayerNorm that keeps bfloat16, and copies of many weights at once."""
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,7 @@ def takes_bfloat16(device: str) -> bool:
 
 def copies_of(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
     """Copies in another dtype: a launch for about a hundred of them, and as many for their gradients."""
-    return apply(Copies, dtype, *tensors) if tensors and torch.is_grad_enabled() else _copies(tensors, repeat(dtype))
+    return apply(Copies, dtype, *tensors) if tensors and torch.is_grad_enabled() else _copies(tensors, dtype)
 
 
 class Copies(torch.autograd.Function):
@@ -45,17 +45,20 @@ class Copies(torch.autograd.Function):
     def forward(ctx: FunctionCtx, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        return tuple(_copies(tensors, repeat(dtype)))
+        return tuple(_copies(tensors, dtype))
 
     @staticmethod
     def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        found = [(each, dtype) for each, dtype in zip(gradients, ctx.dtypes) if each is not None]
-        copies = iter(_copies(*zip(*found)) if found else ())
-        return None, *(None if each is None else next(copies) for each in gradients)
+        of_parameters = list(gradients)
+        for dtype in set(ctx.dtypes):
+            found = [i for i, each in enumerate(gradients) if each is not None and ctx.dtypes[i] == dtype]
+            for i, copy in zip(found, _copies([gradients[i] for i in found], dtype)):
+                of_parameters[i] = copy
+        return None, *of_parameters
 
 
-def _copies(tensors: Sequence[Tensor], dtypes: Iterable[torch.dtype]) -> list[Tensor]:
-    copies = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes)]
+def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    copies = list(map(partial(torch.empty_like, dtype=dtype), tensors))
     if copies:
         torch._foreach_copy_(copies, list(tensors))
     return copies
