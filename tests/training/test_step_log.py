@@ -55,7 +55,8 @@ def test_a_line_for_each_step() -> None:
     assert [line['lr'] for line in logged] == pytest.approx([line['lr'] for line in lines_of('iter')])
     assert lines_of('iter')[2]['time'] < 0.4  # without the validation before it
     for line in lines_of('iter'):
-        assert line['time'] >= line['data_time'] + line['hook_time'] - 2e-6 > 0
+        # The validation of step 3 comes after its data, unlike a real one, and starts the time anew.
+        assert line['step'] == 3 or line['time'] >= line['data_time'] + line['hook_time'] - 2e-6 > 0
         assert line['images_per_second'] == pytest.approx(IMAGES / line['time'], rel=0.01)
         assert line['memory'] > 100
     (row,) = [row for row in Path('A/steps.jsonl').open() if 'mIoU' in row]
