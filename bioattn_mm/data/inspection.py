@@ -180,4 +180,5 @@ def _inspect_images(
                 found.add_problem(kind, path, detail)
         if counts is not None and not unreadable:
             found.add_image(info['img_path'], size, counts)
-            found.num_ignored += labels.shape[0] * labels.shape[1] - int(counts.sum()) if has_maps else 0
+            if has_maps:
+                found.num_ignored += labels.shape[0] * labels.shape[1] - int(counts.sum())

@@ -214,6 +214,14 @@ def test_images_that_are_read_are_spread_over_all(tmp_path: Path, tool: InProces
     assert [problem[1] for problem in problems] == ['3.jpg'] and '2 of 3 image files were read' in printed
 
 
+def test_width_and_height_exchanged(tmp_path: Path, tool: InProcess) -> None:
+    images = [image(number, width=HEIGHT, height=WIDTH) for number in (1, 2, 3)]
+    write_coco(tmp_path, [annotation(1)], images)
+    problems, _ = problems_of(tool, tmp_path, 'detection.py', '--out', 'out', '--number', 0)
+    assert [problem[:2] for problem in problems[-1:]] == [('most entries alike', 'images')]
+    assert 'look like width and height exchanged (3 of 3 images)' in problems[-1][2]
+
+
 def test_categories_that_mmdet_would_number_otherwise(tmp_path: Path, tool: InProcess) -> None:
     names = ((5, 'washer'), (1, 'bolt'), (9, 'screw'), (1, 'rod'))
     categories = [dict(id=number, name=name) for number, name in names]
