@@ -1,11 +1,15 @@
 """What is imported when, what is said about it, and libraries beside which mmpretrain and mmdet are imported."""
 
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from bioattn_mm.mmcv_ops.patches import hide_debugging
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,3 +68,13 @@ from mmpretrain.registry import MODELS
 print(MODELS.get('SwinTransformer').__name__, MODELS.get('BlipCaption').__name__)
 """)
     assert run.stdout.split() == ['SwinTransformer', 'ask_install']
+
+
+def test_messages_of_debugging_are_hidden_and_no_others() -> None:
+    printed = []
+    module = SimpleNamespace(print_log=lambda *arguments: printed.append(arguments))
+    hide_debugging(module)
+    module.print_log('hidden', level=logging.DEBUG)
+    module.print_log('of a logger', 'current', logging.DEBUG)
+    module.print_log('shown')
+    assert printed == [('of a logger', 'current', logging.DEBUG), ('shown', None, logging.INFO)]

@@ -56,6 +56,14 @@ def write(folder: Path, task: str, results: dict[str, object], images: str, **op
     return folder
 
 
+@pytest.mark.parametrize(
+    ('task', 'first'), [('detection', 1), ('panoptic', 1), ('segmentation', 0), ('classification', 0)]
+)
+def test_ids_of_categories_are_those_of_the_data(task: str, first: int, tmp_path: Path) -> None:
+    predictor = SimpleNamespace(task=task, classes=CLASSES, palette=[(0, 0, 0)] * len(CLASSES))
+    assert [category['id'] for category in Results(tmp_path, predictor).categories] == [first, first + 1, first + 2]
+
+
 @pytest.mark.parametrize('with_masks', [False, True], ids=['boxes', 'masks'])
 def test_detections_are_read_back(with_masks: bool, tmp_path: Path) -> None:
     written = {stem: detections(seed, size, with_masks) for seed, (stem, size) in enumerate(SIZES.items())}

@@ -184,11 +184,16 @@ def test_what_a_graph_does_not_do(device: str) -> None:
 
 
 @pytest.mark.usefixtures('graphs_on_cpu')  # a GPU's random numbers would still belong to the capture that fails
-def test_what_cannot_be_captured() -> None:
+def test_what_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r'recomputed \(with_cp=True\), .* leave out one of them'):
         check_capturable(Model(with_cp=True))
     with pytest.raises(InputError, match='needs a model with a backbone: Linear has none'):
         check_capturable(nn.Linear(1, 1))
+    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(Model())
+    check_capturable(synchronised)
+    with monkeypatch.context() as patch, pytest.raises(InputError, match='cannot capture synchronised batch norm'):
+        patch.setattr('bioattn_mm.training.cuda_graphs.get_world_size', lambda: 2)
+        check_capturable(synchronised)
     _, graphed = twins('cpu')
     graphed.neck.convs[0].append(WaitForNumber())
     graphed(images_of(0))
