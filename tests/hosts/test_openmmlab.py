@@ -11,7 +11,8 @@ import pytest
 
 from tests.conftest import ROOT
 
-MASK_RCNN, DINO, UPERNET = (ROOT / f'tests/tools/{name}_small.py' for name in ('mask_rcnn', 'dino', 'upernet'))
+MASK_RCNN, UPERNET = (ROOT / f'tests/tools/{name}_small.py' for name in ('mask_rcnn', 'upernet'))
+DINO = ROOT / 'configs/transnext/dino_4scale_micro_coco.py'
 IMAGES = 'data/ade/ADEChallengeData2016/images'
 # The work dir of a training has them in its config, with which the rest is done.
 OPTIONS = ['--cfg-options', 'model.backbone.init_cfg=None', 'train_dataloader.num_workers=1']
