@@ -119,7 +119,7 @@ TABLE: dict[str, Run | str | dict[str, Run | str]] = {
     'docs/results.md': 'it trains for hours; tests/docs/test_results.py compares the page with its records',
     'docs/three_ways.md': 'tests/test_three_ways.py runs it',
     'docs/training.md': {
-        'Data': 'it needs ADE20K; tests/data/test_panoptic_data.py converts a drawn one',
+        'Data': 'it needs ADE20K; tests/data/test_ade20k.py converts a drawn one',
         'Weights': Run(alone=True),
         'ImageNet': Run(words={'--test-set r': '--test-set val'}),  # of ImageNet-R there is no miniature
         'ImageNet, 2': Run(alone=True),
