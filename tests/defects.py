@@ -111,7 +111,7 @@ def label_defect(folder: Path, random: Random) -> Case:
     labels = np.asarray(Image.open(path))
     if random.random() < 0.5:
         labels = labels.astype(random.choice((np.uint8, np.uint16, np.int32, np.float32)))
-        # Of some, the lowest 8 bits are of a class.
+        # Some of the wrong values have the index of a class in their lowest 8 bits.
         value = random.choice((3, 7, 254) if labels.dtype == np.uint8 else (3, 256, 257, 258, 511, 65535))
         labels[random.randrange(HEIGHT), random.randrange(HEIGHT)] = value
     else:

@@ -96,7 +96,7 @@ def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, run: Ca
         assert {Path(result['image']).name for result in results} == {'image_1.png'}
 
 
-# What is measured of each system, and the number of its heads.
+# The measure of each system and the number of its heads.
 MEASURES = dict(
     TransNeXt=('pooled_share', 1 + 2 + 3 + 4),
     GABSwin=('gaussian_amplitude gaussian_sigma', 2 * (1 + 2 + 2 + 2)),

@@ -37,7 +37,7 @@ from ..files import contents
 from ..tools.running import forget_runs
 from ..training.toy_run import ToyModel, toy_config
 
-# What a defect must lead to: the same weights, a refusal, or one of the two.
+# A defect must lead to the same weights, to a refusal, or to one of the two.
 SAME, REFUSED, EITHER = 'same', 'refused', 'either'
 
 
@@ -154,11 +154,11 @@ OF_CONTENT: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
         REFUSED,
     ),
     'a wrapper': (all_of(lambda _, name, x: (f'module.{name}', x)), SAME),
-    # As the authors of backbones write it; mmengine does not find the weights there.
+    # The authors of backbones use this key, where mmengine finds no weights.
     'another key': (lambda content, rng: content.update(model=content.pop('state_dict')), SAME),
     'no state dict': (put('state_dict', None, [], 'weights', {}, torch.zeros(3)), REFUSED),
 }
-# Of the state of the training, which is of no concern for predictions and new trainings.
+# These defects are in the state of the training, which predictions and new trainings do not read.
 OF_STATE: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
     'meta': (put('meta', None, [], 'x', {}), REFUSED),
     'a program': (put('meta.config', "import pathlib\npathlib.Path('victim', 'kept.txt').unlink()\n"), SAME),

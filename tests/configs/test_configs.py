@@ -191,7 +191,7 @@ def test_an_ablation_varies_a_backbone_and_nothing_else(path: Path) -> None:
         for settings in (config, inherited):
             settings['model'].get('head', {}).pop('in_channels', None)
         assert config == inherited
-    # Which row of which table it is.
+    # The comment names the place in the paper.
     comment = (ROOT / path).read_text().replace('\n# ', ' ')
     assert re.search(r'\((TransNeXt|ConViT|PerViT|GAB|VARS), (table|fig\.|eq\.|section) \d+', comment)
 

@@ -34,7 +34,7 @@ def test_class_names() -> None:
         assert tuple(category['name'] for category in categories) == dataset.METAINFO['classes']
         things = dataset.METAINFO.get('thing_classes', ())
         assert all(category['isthing'] == (category['name'] in things) for category in categories if things)
-    # As the file of the site that says which classes have instances: 1 is the 8th of 150, ..., 100 the 150th.
+    # The site of ADE20K has a file of the classes with instances: 1 is the 8th of 150, ..., 100 the 150th.
     numbers = [category['id'] + 1 for category in INSTANCE_CATEGORIES]
     assert (numbers[:5], numbers[-5:]) == ([8, 9, 11, 13, 15], [145, 147, 148, 149, 150])
 

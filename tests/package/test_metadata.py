@@ -99,7 +99,7 @@ def test_the_runtime_alone_has_its_modules_and_packages() -> None:
     assert 'torch' not in asked and RUNTIME['requires-python'] == PROJECT['requires-python']
     for file in (ROOT / 'bioattn_mm/runtime').glob('*.py'):
         assert imported(file) <= asked, file
-        # Of the modules beside it, `errors` alone.
+        # The file may import no module beside it but `errors`.
         assert set(re.findall(r'^ *from \.(\.\S+)', file.read_text(), flags=re.MULTILINE)) <= {'.errors'}, file
 
 

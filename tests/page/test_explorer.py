@@ -130,7 +130,7 @@ def test_prediction_of_a_segmentor_as_a_layer(image: str, segmentor: Explorer) -
     assert legend.count('class="entry"') == len(values)
     assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / (40 * 60):.1f} %' in legend
 
-    # Of one class, and pixels without any.
+    # The model has one class, which a quarter of the pixels have.
     predictor.classes, predictor.palette = ['road'], [[1, 2, 3]]
     result.labels[:, :15], result.labels[:, 15:] = 0, 1
     drawn = pictures.draw_prediction(picture, result, size, predictor, 1.0)

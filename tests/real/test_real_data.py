@@ -109,7 +109,7 @@ def test_a_day(name: str, place: Path, tool: InProcess) -> None:
     document = json.loads((out / 'predictions.json').read_text())
     assert [category['name'].replace(' ', '_') for category in document['categories']] == kind.classes
 
-    # What the exported file predicts without PyTorch is what the checkpoint predicts.
+    # The exported file predicts the same without PyTorch as the checkpoint.
     tool(place, 'export.py', own_config, checkpoint, '--deploy-cfg', ROOT / kind.deploy, '--out', run / 'exported')
     results = Model(run / 'exported/end2end.onnx')([cv2.imread(str(path)) for path in images])
     for number, (path, result) in enumerate(zip(images, results), start=1):

@@ -1,6 +1,6 @@
 # RVT-Ti with Performer attention, fine-tuned on three domains of PACS (VARS, table 3).
 # Weights: those of ImageNet-1k, which nobody publishes.
-_base_ = '../../_base_/recipes/finetune_pacs.py'
+_base_ = ['../../_base_/recipes/finetune_pacs.py', '../../_base_/backbones/vars_weights.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.VARS',
@@ -11,9 +11,4 @@ model = dict(
     ),
     neck=None,
     head=dict(in_channels=384),
-)
-# Printed where the file of weights is missing.
-weights_source = (
-    'of VARS-D or VARS-SD, download the ImageNet-1k release of the authors by way of https://github.com/bfshi/VARS '
-    'and put it there by hand; nobody publishes weights of the others: pre-train the backbone and put the file there'
 )

@@ -324,7 +324,7 @@ def every_xml(text: str) -> Callable:
 
 
 LABELS, XML, LIST = 'labels/train/part_002.txt', 'Annotations/part_002.xml', 'ImageSets/Main/train.txt'
-# What is done to the folder, and the line that is said.
+# Each row has a change of the folder, and what the refusal says.
 BAD_YOLO = [
     (put(LABELS, '0 .5 .5 .1 .1\n3 .5 .5 .1 .1'), '002.txt: line 2: class 3, expected 0 to 2 for the 3 names of'),
     (put(LABELS, 'nut .5 .5 .1 .1'), "002.txt: line 1: 'nut .5 .5 .1 .1', exp"),

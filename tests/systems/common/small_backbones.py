@@ -48,7 +48,7 @@ CASES = dict(
     ),
 )
 RVT = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
-# Of each class, VARS with both of its strides.
+# The variant of each class; that of VARS has both of its strides.
 ARCH = {name: case.arch for name, case in CASES.items()} | dict(VARS=RVT)
 
 
