@@ -16,16 +16,13 @@ SOURCES = dict(
     timm='timm, pretrained configuration of vit_relpos_{small,base}_patch16_224: mean = std = 0.5',
     swin='Swin, mask-rcnn_swin-{t,s}-p4-w7_fpn_ms-crop-3x in mmdet, upernet and mask2former in mmseg',
     convnext='ConvNeXt, mask-rcnn_convnext-t-p4-w7_fpn in mmdet, convnext-tiny_upernet in mmseg',
-    mmdet='mmdet, dino-4scale_r50_8xb2-{12e,24e,36e}, dino-5scale_swin-l, (cascade-)mask-rcnn_r50_fpn, '
-    'retinanet_r50_fpn_1x; mask2former_swin-{t,s}-p4-w7-224_8xb2-lsj-50e_coco and -coco-panoptic',
-    mask2former='Mask2Former, released configs of instance and panoptic segmentation of ADE20K '
-    '(github.com/facebookresearch/Mask2Former)',
+    mmdet='mmdet, dino-{4,5}scale, (cascade-)mask-rcnn_r50_fpn, retinanet_r50_fpn_1x, mask2former_swin-{t,s}',
+    mask2former='Mask2Former, released configs of ADE20K (github.com/facebookresearch/Mask2Former)',
     mmseg='mmseg, mask2former_r50_8xb2-160k, upernet_swin, segmentation of ADE20K',
     beit='BEiT, upernet in mmseg: layer decay 0.9, weight decay 0.05',
     deit='DeiT and ViT, upernet in mmseg: one learning rate, drop path 0.1',
     vitdet='ViTDet (ECCV 2022): strides 4 to 64 from the last map',
-    deit_in1k='DeiT, default of the released training code (github.com/facebookresearch/deit), which the code of '
-    'TransNeXt, ConViT, PerViT, RVT and VARS is made from and agrees with',
+    deit_in1k='DeiT, default of the released training code, from which that of the systems and RVT is made',
     convit_paper='ConViT (ICML 2021), section 3, of the models with 64 channels a head',
     swin_in1k='Swin, swin-small_16xb64_in1k in mmpretrain',
     gab='GAB, train.py of the authors (github.com/kmbmjn/GaussianAttentionBias), with the settings of its appendix',
@@ -44,29 +41,22 @@ MASK2FORMER_COCO = r'\w+/mask2former_\w+_coco'  # instance and panoptic segmenta
 MASK2FORMER_ADE20K = r'\w+/mask2former_\w+_ade20k_(instance|panoptic)'
 MASK2FORMER_MMDET = rf'{MASK2FORMER_COCO}|{MASK2FORMER_ADE20K}'
 ADE20K_PANOPTIC = r'\w+/mask2former_\w+_ade20k_panoptic'
-PANOPTIC = r'\w+/mask2former_\w+_panoptic'
 QUERIES = rf'{DINO}|{MASK2FORMER}'
 COCO = rf'{MASK_RCNN}|{DINO}|{RETINANET}'
 ADE20K = rf'{UPERNET}|{MASK2FORMER}'
-TRANSNEXT = 'transnext/'
 GAB_VIT = r'gab/\w+_vit_'
-GAB_SWIN = r'gab/\w+_swin_'
-SWIN_BACKBONE = r'baselines/\w+_swin_'
 CONVNEXT = r'baselines/\w+_convnext_'
 MULTI_SCALE_3X = r'gab/mask_rcnn_swin'
 PLAIN = rf'(convit|pervit|vars)/|{GAB_VIT}'
-PLAIN_MASK2FORMER = r'(convit|pervit|vars)/mask2former|gab/mask2former_vit'
 IN1K = r'\w+/[\w-]+_(in1k|in100|cifar100)'  # CIFAR-100 and a part of the classes have the same recipe
-HUNDRED_CLASSES = r'\w+/[\w-]+_(in100|cifar100)'
-# GAB's small data sets, and PACS of VARS.
-SMALL_DATA, GAB_SMALL_DATA = r'(gab|vars)/[\w-]+_1xb64_', r'gab/[\w-]+_1xb64_'
+PLAIN_MASK2FORMER = r'(convit|pervit|vars)/mask2former|gab/mask2former_vit'
+SMALL_DATA = r'(gab|vars)/[\w-]+_1xb64_'  # GAB's data sets, and PACS of VARS
 FINETUNE = rf'{IN1K}-384px'
 TRANSNEXT_IN1K = r'transnext/[\w-]+_(in1k|cifar100)'
 CONVIT_PLUS = r'convit/[\w-]+-plus[-_]'
 GAB_IN1K = r'gab/[\w-]+_in1k'
 GAB_VIT_IN1K = r'gab/(gabvit|vit-relpos)-[\w-]+_in1k'
 GFNET = 'vars/gfnet-'
-LAYER_DECAY = [0.9**layers for layers in range(13, 0, -1)]
 
 # Parts of names of parameters: of TransNeXt's attention, of the tokens of a plain backbone, of Mask2Former's queries.
 BIASES = {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias'}
@@ -75,8 +65,7 @@ SWIN_PARTS = {'relative_position_bias_table', 'norm', 'gaussian'}
 QUERY_PARTS = {'query_embed', 'query_feat', 'level_embed'}
 
 IMAGENET = dict(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), bgr_to_rgb=True)
-SHORT_SIDES = [(short, 1333) for short in range(480, 801, 32)]
-MULTI_SCALE = ('RandomChoiceResize', dict(scales=SHORT_SIDES, keep_ratio=True))
+MULTI_SCALE = ('RandomChoiceResize', dict(scales=[(side, 1333) for side in range(480, 801, 32)], keep_ratio=True))
 FLIP = ('RandomFlip', dict(prob=0.5))
 RAND_AUGMENT = dict(policies='timm_increasing', num_policies=2, total_level=10, magnitude_level=9, magnitude_std=0.5)
 # timm's 'rand-m9-mstd0.5-inc1' fills with the mean of ImageNet, here as BGR; so does random erasing with noise.
@@ -97,17 +86,10 @@ def short_sides(side: int, longest: int) -> tuple:
     return 'RandomChoiceResize', dict(scales=scales, resize_type='ResizeShortestEdge', max_size=longest)
 
 
-def square(size: int) -> tuple:
-    options = dict(crop_type='absolute', recompute_bbox=True, allow_negative_crop=True)
-    return 'RandomCrop', dict(options, crop_size=(size, size))
-
-
-JITTER = [
-    FLIP,
-    ('RandomResize', dict(scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True)),
-    square(1024),
-]
-CROP_640 = [short_sides(640, 2560), square(640)]
+LARGE_JITTER = dict(scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True)
+SQUARE = dict(crop_type='absolute', recompute_bbox=True, allow_negative_crop=True)
+JITTER = [FLIP, ('RandomResize', LARGE_JITTER), ('RandomCrop', SQUARE | dict(crop_size=(1024, 1024)))]
+CROP_640 = [short_sides(640, 2560), ('RandomCrop', SQUARE | dict(crop_size=(640, 640)))]
 WITH_OBJECTS = ('FilterAnnotations', dict(min_gt_bbox_wh=(1e-5, 1e-5), by_mask=True))
 CROP_512 = ('RandomCrop', dict(crop_size=(512, 512), cat_max_ratio=0.75))
 HALF_TO_TWICE = ('RandomResize', dict(scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True))
@@ -157,43 +139,23 @@ def steps(milestones: list[int], end: int, by_epoch: bool = True) -> dict:
     return dict(type='MultiStepLR', milestones=milestones, gamma=0.1, by_epoch=by_epoch, begin=0, end=end)
 
 
-def poly(power: float, begin: int = 0) -> dict:
-    return dict(type='PolyLR', eta_min=0.0, power=power, by_epoch=False, begin=begin, end=160000)
-
-
-def segments(panoptic: bool, instances: bool) -> dict:
-    """How Mask2Former's segments are tested."""
-    least = 0.8 if panoptic else None
-    return dict(segments=panoptic, instances=instances, per_image=100, overlap=0.8, least=least)
-
-
-def mask_rcnn(proposals: int, **stages: list) -> dict:
-    anchors = dict(anchor_scales=[8], anchor_ratios=[0.5, 1.0, 2.0])
-    return dict(classes=80, regions=512, positive=0.25, proposals=proposals, **anchors, **stages)
-
-
-def dino(levels: int) -> dict:
-    return dict(classes=80, queries=900, layers=(6, 6), levels=levels, denoising=100, costs=[2.0, 5.0, 2.0])
-
-
-def mask2former(classes: int) -> dict:
-    weights = dict(weights=[2.0, 5.0, 5.0], no_object=0.1)
-    return dict(classes=classes, queries=100, layers=(6, 9), points=12544, **weights)
-
-
+POLY = dict(type='PolyLR', eta_min=0.0, by_epoch=False, end=160000)
+# How Mask2Former's segments are tested.
+SEGMENTS = dict(segments=True, instances=True, per_image=100, overlap=0.8, least=0.8)
+RATIOS = dict(anchor_ratios=[0.5, 1.0, 2.0])
+MASK_RCNN_HEAD = dict(classes=80, regions=512, positive=0.25, proposals=1000, anchor_scales=[8], **RATIOS)
+CASCADE = dict(proposals=2000, stages=[(0.5, 1), (0.6, 0.5), (0.7, 0.25)])
+RETINANET_HEAD = dict(classes=80, anchor_scale=4, octaves=3, strides=[8, 16, 32, 64, 128], **RATIOS)
+DINO_HEAD = dict(classes=80, queries=900, layers=(6, 6), levels=4, denoising=100, costs=[2.0, 5.0, 2.0])
 UPERNET_HEAD = dict(channels=512, pool_scales=(1, 2, 3, 6), auxiliary_channels=256, auxiliary_weight=0.4, classes=150)
-RETINANET_HEAD = dict(classes=80, anchor_scale=4, octaves=3)
-RETINANET_HEAD.update(anchor_ratios=[0.5, 1.0, 2.0], strides=[8, 16, 32, 64, 128])
+MASK2FORMER_HEAD = dict(queries=100, layers=(6, 9), points=12544, weights=[2.0, 5.0, 5.0], no_object=0.1)
 
 
 def adamw(lr: float, weight_decay: float) -> dict:
     return dict(type='AdamW', lr=lr, betas=(0.9, 0.999), weight_decay=weight_decay)
 
 
-def transnext_weights(arch: str) -> str:
-    return f'https://huggingface.co/DaiShiResearch/transnext-{arch}-224-1k/resolve/main/transnext_{arch}_224_1k.pth'
-
-
+TRANSNEXT_WEIGHTS = 'https://huggingface.co/DaiShiResearch/transnext-{0}-224-1k/resolve/main/transnext_{0}_224_1k.pth'
 CONVIT = 'https://dl.fbaipublicfiles.com/convit'
 TIMM = 'https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-tpu-weights'
 SWIN = 'https://github.com/SwinTransformer/storage/releases/download/v1.0.0'
@@ -221,15 +183,15 @@ SETTINGS = [
     (ALL, 'rates of the backbone', [1.0], 'transnext'),
     (PLAIN, 'rates of the backbone', [1.0], 'deit'),
     (QUERIES, 'rates of the backbone', [0.1], 'transnext'),
-    (r'gab/(mask_rcnn|upernet)_vit', 'rates of the backbone', LAYER_DECAY, 'beit'),
+    (r'gab/(mask_rcnn|upernet)_vit', 'rates of the backbone', [0.9**n for n in range(13, 0, -1)], 'beit'),
     (r'gab/', 'rates of the Gaussians', [1.0], 'chosen'),
     # Weight decay: parameters without, by parts of their names; 'flat' are those of one dimension.
-    (TRANSNEXT, 'no weight decay', {*BIASES, 'norm'}, 'transnext'),
+    ('transnext/', 'no weight decay', {*BIASES, 'norm'}, 'transnext'),
     (r'transnext/dino_', 'no weight decay', {*BIASES, 'flat'}, 'transnext'),
     (r'transnext/mask2former_', 'no weight decay', {*BIASES, *QUERY_PARTS, 'flat'}, 'transnext'),
     (PLAIN, 'no weight decay', {*TOKENS, 'gaussian'}, 'beit'),
     (PLAIN_MASK2FORMER, 'no weight decay', {*TOKENS, *QUERY_PARTS, 'gaussian'}, 'mmseg'),
-    (rf'{GAB_SWIN}|{SWIN_BACKBONE}', 'no weight decay', SWIN_PARTS, 'swin'),
+    (r'(gab|baselines)/\w+_swin_', 'no weight decay', SWIN_PARTS, 'swin'),
     (CONVNEXT, 'no weight decay', {'flat'}, 'convnext'),
     (r'baselines/mask2former_convnext', 'no weight decay', {*QUERY_PARTS, 'flat'}, 'mmseg'),
     (r'(gab|baselines)/mask2former_swin', 'no weight decay', {*SWIN_PARTS, *QUERY_PARTS, '.gn.'}, 'mmseg'),
@@ -243,14 +205,14 @@ SETTINGS = [
     (rf'{MASK_RCNN}|{RETINANET}', 'schedule', [linear(0.001, 500), steps([8, 11], 12)], 'transnext'),
     (MULTI_SCALE_3X, 'schedule', [linear(0.001, 1000), steps([27, 33], 36)], 'swin'),
     (DINO, 'schedule', [steps([11], 12)], 'mmdet'),
-    (UPERNET, 'schedule', [linear(1e-6, 1500), poly(1.0, 1500)], 'transnext'),
-    (MASK2FORMER, 'schedule', [poly(0.9)], 'mmseg'),
+    (UPERNET, 'schedule', [linear(1e-6, 1500), POLY | dict(power=1.0, begin=1500)], 'transnext'),
+    (MASK2FORMER, 'schedule', [POLY | dict(power=0.9, begin=0)], 'mmseg'),
     (MASK2FORMER_COCO, 'schedule', [steps([327778, 355092], 368750, by_epoch=False)], 'mmdet'),
     # The best checkpoint is chosen among those of every validation.
     (COCO, 'best checkpoint', 'coco/bbox_mAP', 'mmdet'),
     (ADE20K, 'best checkpoint', 'mIoU', 'mmseg'),
     (MASK2FORMER_MMDET, 'best checkpoint', 'coco/segm_mAP', 'mmdet'),
-    (PANOPTIC, 'best checkpoint', 'coco_panoptic/PQ', 'mmdet'),
+    (r'\w+/mask2former_\w+_panoptic', 'best checkpoint', 'coco_panoptic/PQ', 'mmdet'),
     # Images.
     (ALL, 'normalisation', IMAGENET, 'transnext'),
     (GAB_VIT, 'normalisation', dict(mean=(127.5,) * 3, std=(127.5,) * 3, bgr_to_rgb=True), 'timm'),
@@ -285,24 +247,24 @@ SETTINGS = [
     (r'transnext/upernet_\w+_ms', 'testing', dict(mode='whole'), 'transnext_ms'),
     (r'gab/upernet_swin', 'testing', dict(mode='whole'), 'swin'),
     (MASK2FORMER, 'testing', dict(mode='whole'), 'mmseg'),
-    (MASK2FORMER_MMDET, 'testing', segments(panoptic=False, instances=True), 'mmdet'),
-    (rf'{MASK2FORMER_COCO}_panoptic', 'testing', segments(panoptic=True, instances=True), 'mmdet'),
-    (ADE20K_PANOPTIC, 'testing', segments(panoptic=True, instances=False), 'mask2former'),
+    (MASK2FORMER_MMDET, 'testing', SEGMENTS | dict(segments=False, least=None), 'mmdet'),
+    (rf'{MASK2FORMER_COCO}_panoptic', 'testing', SEGMENTS, 'mmdet'),
+    (ADE20K_PANOPTIC, 'testing', SEGMENTS | dict(instances=False), 'mask2former'),
     (MASK_RCNN, 'testing', dict(score=0.05, nms=0.5, per_image=100, mask=0.5, proposals=1000), 'mmdet'),
     (RETINANET, 'testing', dict(score=0.05, nms=0.5, per_image=100, candidates=1000), 'mmdet'),
     (DINO, 'testing', dict(per_image=300), 'mmdet'),
     # Heads.
-    (MASK_RCNN, 'head', mask_rcnn(1000), 'mmdet'),
-    (r'transnext/cascade_mask_rcnn_', 'head', mask_rcnn(2000, stages=[(0.5, 1), (0.6, 0.5), (0.7, 0.25)]), 'mmdet'),
+    (MASK_RCNN, 'head', MASK_RCNN_HEAD, 'mmdet'),
+    (r'transnext/cascade_mask_rcnn_', 'head', MASK_RCNN_HEAD | CASCADE, 'mmdet'),
     (RETINANET, 'head', RETINANET_HEAD, 'mmdet'),
-    (DINO, 'head', dino(levels=4), 'mmdet'),
-    (r'\w+/dino_5scale', 'head', dino(levels=5), 'mmdet'),
+    (DINO, 'head', DINO_HEAD, 'mmdet'),
+    (r'\w+/dino_5scale', 'head', DINO_HEAD | dict(levels=5), 'mmdet'),
     (UPERNET, 'head', UPERNET_HEAD, 'transnext'),
-    (MASK2FORMER, 'head', mask2former(150), 'mmseg'),
-    (r'\w+/mask2former_\w+_coco', 'head', mask2former(80), 'mmdet'),
-    (r'\w+/mask2former_\w+_coco_panoptic', 'head', mask2former(133), 'mmdet'),
-    (r'\w+/mask2former_\w+_ade20k_instance', 'head', mask2former(100), 'mask2former'),
-    (ADE20K_PANOPTIC, 'head', mask2former(150), 'mask2former'),
+    (MASK2FORMER, 'head', MASK2FORMER_HEAD | dict(classes=150), 'mmseg'),
+    (r'\w+/mask2former_\w+_coco', 'head', MASK2FORMER_HEAD | dict(classes=80), 'mmdet'),
+    (r'\w+/mask2former_\w+_coco_panoptic', 'head', MASK2FORMER_HEAD | dict(classes=133), 'mmdet'),
+    (r'\w+/mask2former_\w+_ade20k_instance', 'head', MASK2FORMER_HEAD | dict(classes=100), 'mask2former'),
+    (ADE20K_PANOPTIC, 'head', MASK2FORMER_HEAD | dict(classes=150), 'mask2former'),
     # Normalisation layers.
     (ALL, 'batch norm over all GPUs', False, 'mmdet'),
     (UPERNET, 'batch norm over all GPUs', True, 'transnext'),
@@ -339,7 +301,7 @@ SETTINGS = [
     (r'vars/[\w-]+[_-](softmax|performer|filter)_', 'steps', None, 'vars_paper'),
     # Pre-trained weights.
     *(
-        (rf'transnext/\w+_{arch}_', 'weights', transnext_weights(arch), 'transnext')
+        (rf'transnext/\w+_{arch}_', 'weights', TRANSNEXT_WEIGHTS.format(arch), 'transnext')
         for arch in ('micro', 'tiny', 'small', 'base')
     ),
     *((rf'convit/\w+_{arch}_', 'weights', f'{CONVIT}/convit_{arch}.pth', 'convit') for arch in ('tiny', 'small')),
@@ -396,7 +358,7 @@ SETTINGS = [
     (IN1K, 'mixed images', [('Mixup', 0.8), ('CutMix', 1.0)], 'deit_in1k'),
     (FINETUNE, 'mixed images', [('Mixup', 0.8)], 'transnext'),
     (IN1K, 'head', dict(classes=1000, label_smoothing=0.1), 'deit_in1k'),
-    (HUNDRED_CLASSES, 'head', dict(classes=100, label_smoothing=0.1), 'deit_in1k'),
+    (r'\w+/[\w-]+_(in100|cifar100)', 'head', dict(classes=100, label_smoothing=0.1), 'deit_in1k'),
     (IN1K, 'batch norm over all GPUs', False, 'deit_in1k'),
     (r'transnext/transnext-micro', 'drop path', 0.15, 'transnext'),
     (r'transnext/transnext-tiny', 'drop path', 0.25, 'transnext'),
@@ -417,8 +379,8 @@ SETTINGS = [
     (r'transnext/transnext-micro-aaaa_', 'position bias', ('extrapolate', 256), 'transnext'),
     (r'vars/rvt-\w+-vars-s?d_', 'steps', 5, 'vars'),
     (IN1K, 'weights', None, 'deit_in1k'),
-    (r'transnext/transnext-small_\w+-384px', 'weights', transnext_weights('small'), 'transnext'),
-    (r'transnext/transnext-base_\w+-384px', 'weights', transnext_weights('base'), 'transnext'),
+    (r'transnext/transnext-small_\w+-384px', 'weights', TRANSNEXT_WEIGHTS.format('small'), 'transnext'),
+    (r'transnext/transnext-base_\w+-384px', 'weights', TRANSNEXT_WEIGHTS.format('base'), 'transnext'),
     # Small data sets: GAB's, and PACS, of whose training VARS says nothing.
     (SMALL_DATA, 'images per GPU', 64, 'gab'),
     (SMALL_DATA, 'base batch size', 64, 'gab'),
@@ -443,7 +405,7 @@ SETTINGS = [
     *((rf'vars/rvt-tiny-vars-d-{steps}-steps_', 'steps', steps, 'vars_paper') for steps in (1, 7)),
     (r'transnext/pvt-', 'drop path', 0.15, 'chosen'),
     (r'transnext/pvt-v2-b1', 'drop path', 0.1, 'chosen'),
-    (GAB_SMALL_DATA, 'position bias drawn anew', True, 'gab'),
+    (r'gab/[\w-]+_1xb64_', 'position bias drawn anew', True, 'gab'),
     *(
         (SMALL_DATA + name, 'head', dict(classes=classes, label_smoothing=None), 'gab')
         for name, classes in dict(pet=37, caltech101=102, cars=196, dogs=120, pacs=7).items()

@@ -23,15 +23,10 @@ def parse(path: Path) -> Config:
 
 
 @cache
-def _metadata(system: str) -> dict[str, dict]:
-    """By config, what the metafile of a system states."""
-    metafile = yaml.safe_load((ROOT / 'configs' / system / 'metafile.yml').read_text())
-    return {model['Config']: model['Metadata'] for model in metafile['Models']}
-
-
-def stated(path: Path) -> dict:
-    """What the metafile states of a config."""
-    return _metadata(path.parts[1])[str(path)]
+def stated() -> dict[Path, dict]:
+    """By config, what the metafiles state."""
+    metafiles = [yaml.safe_load(path.read_text()) for path in ROOT.glob('configs/*/metafile.yml')]
+    return {Path(model['Config']): model['Metadata'] for metafile in metafiles for model in metafile['Models']}
 
 
 _models: dict[str, torch.nn.Module] = {}

@@ -129,7 +129,11 @@ def test_layer_decay(name: str) -> None:
     for parameter, value in model.named_parameters():
         depth, depths = model.backbone.get_layer_depth(parameter, 'backbone.')
         scale, decay = settings[id(value)]
-        assert depth == depths - 1 or not parameter.startswith(('backbone.norm', 'backbone.fc_norm', 'head'))
+        words = parameter.split('.')
+        if parameter.startswith(('backbone.norm', 'backbone.fc_norm', 'head')):
+            assert depth == depths - 1
+        elif 'stages' not in words:  # RVT pools before its block 10
+            assert depth == (int(words[2]) + 1 if 'blocks' in words else 11 if 'pool' in words else 0)
         assert scale == 0.5 ** (depths - 1 - depth)
         kept = value.ndim <= 1 or any(part in parameter for part in model.backbone.no_weight_decay)
         assert decay == (0 if kept else 0.05)

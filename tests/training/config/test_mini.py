@@ -60,6 +60,7 @@ MINIATURES = {
             pixel_decoder=dict(encoder=dict(layer_cfg=dict(self_attn_cfg=dict(num_points=4)))),
         )),
     ),
+    'gab/gabswin-small_8xb128_in1k': dict(model=dict(backbone=dict(pad_small_map=True))),
     'gab/upernet_vit_small_ade20k': dict(optim_wrapper=dict(paramwise_cfg=dict(layer_decay_rate=1.0))),
     'transnext/transnext-micro_8xb128_in1k': dict(
         train_dataloader=dict(
