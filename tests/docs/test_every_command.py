@@ -64,7 +64,7 @@ TABLE: dict[str, Run | str | dict[str, Run | str]] = {
     'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': 'it is the test suite'},
     'docs/adding_a_backbone.md': 'tests/toy/test_toy_vit.py runs it',
     'docs/any_model.md': 'tests/hosts/test_any_model.py runs it',
-    'docs/docker.md': 'it needs Docker; tests/package/test_docker.py reads the Dockerfiles',
+    'docs/docker.md': 'it needs Docker; tests/package/test_metadata.py reads the Dockerfiles',
     'docs/export.md': {
         'Export': Run(but=SETS_UP),
         'Without PyTorch': 'it installs packages; tests/package/check.sh does it',

@@ -15,8 +15,7 @@ import tomllib  # noqa: E402
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())
 PROJECT = PYPROJECT['project']
-RUNTIME_PYPROJECT = tomllib.loads((ROOT / 'packaging' / 'runtime' / 'pyproject.toml').read_text())
-RUNTIME = RUNTIME_PYPROJECT['project']
+RUNTIME = tomllib.loads((ROOT / 'packaging/runtime/pyproject.toml').read_text())['project']
 
 
 def pins(file: Path) -> Iterator[Requirement]:

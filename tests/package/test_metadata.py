@@ -1,22 +1,27 @@
-"""The files around the code agree: pyproject.toml, requirements/, setup.py, model-index.yml, CITATION.cff."""
+"""The files around the code agree: pyproject.toml, requirements/, setup.py, model-index.yml, Dockerfiles, ..."""
 
 import ast
 import re
 import runpy
+import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from setuptools import Distribution
 
 from bioattn_mm.training.installed import EXTRAS
 from bioattn_mm.version import __version__
 
+from ..docs.blocks import Block
 from ..needs import module_needs, needs
 
 pytestmark = module_needs('tomllib')  # of Python 3.11
@@ -195,9 +200,7 @@ def test_the_citation_is_of_this_version_and_names_every_paper() -> None:
     assert {reference['title']: reference['url'] for reference in citation['references']} == papers
     for reference in citation['references']:
         assert {'type', 'authors', 'year'} <= set(reference)
-        first, others = reference['authors'][0]['family-names'], len(reference['authors']) > 1
-        (named,) = re.findall(rf'\[([^\]]+)\]\({reference["url"]}\)', (ROOT / 'README.md').read_text())
-        assert named == f'{first}{" et al." if others else ""}, {reference["conference"]["name"]}'
+        assert f', {reference["conference"]["name"]}]({reference["url"]})' in (ROOT / 'README.md').read_text()
 
 
 def test_pre_commit_has_the_versions_of_make_lint() -> None:
@@ -209,3 +212,38 @@ def test_pre_commit_has_the_versions_of_make_lint() -> None:
         for hook in repository['hooks']
     }
     assert revisions == dict(ruff=pinned['ruff'], clang=pinned['clang-format'])
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'docker').glob('Dockerfile.*')), ids=lambda path: path.name)
+def test_dockerfiles_copy_what_is_there_and_install_what_is_pinned(path: Path) -> None:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith('#')]
+    arguments = defaultdict(list)
+    for line in filter(None, '\n'.join(lines).replace('\\\n', ' ').splitlines()):
+        instruction, argument = line.split(maxsplit=1)
+        arguments[instruction].append(argument)
+
+    (image,) = arguments['FROM']
+    name, version = re.fullmatch(r'(\S+):(\d+\.\d+\.\d+)-\S+', image).groups()
+    (pin,) = [pin for pin in pins(ROOT / 'requirements/runtime.txt') if pin.name == 'torch']
+    if name == 'python':
+        assert version in SpecifierSet(PROJECT['requires-python'])
+    elif torch.version.cuda and torch.__version__.split('+')[0] in pin.specifier:
+        # The toolkit compiles for the torch that is installed, so both are of one CUDA release.
+        assert name == 'nvidia/cuda' and version.startswith(f'{torch.version.cuda}.')
+
+    assert all((ROOT / argument.split()[0]).exists() for argument in arguments['COPY'])
+    # And nothing that git ignores, apart from the caches of tools.
+    ignored = (ROOT / '.dockerignore').read_text().split()
+    listed = subprocess.run(['git', 'ls-files'], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert not [path for path in listed if path.split('/')[0] in ignored and not path.endswith('.gitkeep')]
+    assert {'.git', '.venv', 'data', 'work_dirs', '**/*.so'} <= set(ignored)
+
+    runs = [Block('', '', 'bash', argument).commands() for argument in arguments['RUN']]
+    commands = [command for run in runs for command in run if command[0] == 'pip']
+    (package,) = (command for command in commands if '.[all]' in command)
+    assert '--no-build-isolation' in package
+    # Every extra of `all` is pinned by a file; tensorboard is among the tests'.
+    files = {Path(word).stem for command in commands for word in command if word.startswith('requirements/')}
+    (line,) = PROJECT['optional-dependencies']['all']
+    extras = {extra for extra in Requirement(line).extras if (ROOT / f'requirements/{extra}.txt').exists()}
+    assert extras | {'runtime', 'test', 'build', 'deploy-no-deps'} <= files
