@@ -153,7 +153,7 @@ test-portable: setup
 # The tests of mmcv, mmdet, mmseg and timm: make test-peers PEERS=FOLDER COMPILED=FOLDER, see tests/peers.py --help.
 test-peers: setup $(VENV)/.ready-evaluation $(VENV)/.ready-peers
 	@test -n '$(PEERS)' || { echo 'Name the folder of the checkouts: make test-peers PEERS=FOLDER'; exit 2; }
-	$(BIN)/python -m pytest -m every_config tests/hosts/test_families.py
+	$(BIN)/python -m pytest -m every_config tests/hosts/test_any_model.py
 	$(BIN)/python tests/peers.py '$(PEERS)' $(if $(COMPILED),--compiled '$(COMPILED)') $(PEERS_ARGS)
 
 # Those of pyenv, or else on the path, the newest first. BOUNDS_PYTHONS=... for others.

@@ -10,32 +10,19 @@ import pytest
 from bioattn_mm.__main__ import main
 
 ARGUMENTS = """
-import json, os, sys
+import json, sys
 is_imported = 'bioattn_mm' in sys.modules
-line = [__name__, __doc__, __file__, sys.argv[1:], sys.path[0], os.environ.get('RANK'), is_imported]
-sys.stdout.write(json.dumps(line) + '\\n')  # at once, as other processes print, too
+line = [__name__, __doc__, __file__, sys.argv[1:], sys.path[0], is_imported]
+print(json.dumps(line))
 """
 
 
-@pytest.fixture
-def script(place: Path) -> str:
+def test_script_runs_as_it_does_alone(place: Path, python: Callable) -> None:
     (place / 'arguments.py').write_text(ARGUMENTS)
-    return 'arguments.py'
-
-
-def test_script_runs_as_it_does_alone(script: str, python: Callable) -> None:
-    args = (script, '--help', '-m', 'x')
+    args = ('arguments.py', '--help', '-m', 'x')
     through, alone = (json.loads(python(*before, *args).stdout) for before in (('-m', 'bioattn_mm'), ()))
     assert through == [*alone[:-1], True]
     assert alone[-1] is False
-
-
-@pytest.mark.slow
-def test_ranks_of_torchrun(script: str, python: Callable) -> None:
-    launch = ('-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'bioattn_mm')
-    process = python(*launch, script, '--launcher', 'pytorch')
-    lines = [json.loads(line) for line in process.stdout.splitlines()]
-    assert sorted((line[3], line[5]) for line in lines) == [(['--launcher', 'pytorch'], rank) for rank in '01']
 
 
 @pytest.mark.parametrize('args', [('none.py',), ('mmdet/.mim/tools',), ()])
