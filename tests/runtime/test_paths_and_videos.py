@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.runtime.arguments import add_mode, add_results
+from bioattn_mm.runtime.arguments import add_results
 from bioattn_mm.runtime.paths import find_inputs
 from bioattn_mm.runtime.videos import FRAME_RATE, Video
 
@@ -65,19 +65,13 @@ def test_names_that_lead_to_nothing(name: str, message: str, place: Path) -> Non
         find_inputs(['images', name])
 
 
-def test_videos(place: Path) -> None:
+def test_videos_and_cameras(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     video = Video(Path('clip.mp4'))
     assert (video.name, video.num_frames, video.frame_rate) == ('clip', 5, 5)
-    means = [frame.mean() for frame in video]
-    assert np.allclose(means, range(0, 250, 50), atol=5)
-    video = Video(Path('clip.mp4'), max_frames=2)
-    assert video.num_frames == len(list(video)) == 2
+    assert np.allclose([frame.mean() for frame in video], range(0, 250, 50), atol=5)
     write_video('one.mp4', 99)
     assert Video(Path('one.mp4')).num_frames == 1
-
-
-def test_a_camera(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives the frames of the video, and states neither a rate nor a number of frames."""
+    # A camera gives the frames of the video, and states neither a rate nor a number of frames.
     open_capture = cv2.VideoCapture
 
     def open_camera(number: int) -> SimpleNamespace:
@@ -90,13 +84,12 @@ def test_a_camera(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not images and camera.is_camera
     assert (camera.name, camera.num_frames, camera.frame_rate) == ('camera_3', None, FRAME_RATE)
     assert len(list(camera)) == 5
-    _, (camera,) = find_inputs(['3'], max_frames=2)
-    assert camera.num_frames == len(list(camera)) == 2
+    for name in ('3', 'clip.mp4'):
+        _, (video,) = find_inputs([name], max_frames=2)
+        assert video.num_frames == len(list(video)) == 2
 
 
-def test_options_of_the_command() -> None:
+def test_the_least_score_that_is_drawn() -> None:
     parser = argparse.ArgumentParser()
     add_results(parser)
-    add_mode(parser, 'as the config says')
-    assert (parser.parse_args([]).score_thr, parser.parse_args([]).mode) == (0.3, None)
-    assert [parser.parse_args([f'--{mode}']).mode for mode in ('slide', 'whole')] == ['slide', 'whole']
+    assert parser.parse_args([]).score_thr == 0.3
