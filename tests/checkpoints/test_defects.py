@@ -4,6 +4,7 @@ The defects are what a disk, another program or somebody hostile does to a check
 """
 
 import contextlib
+import copy
 import functools
 import io
 import operator
@@ -17,9 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.hooks import CheckpointHook, Hook
-from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.hooks import CheckpointHook
 from mmengine.runner.checkpoint import load_checkpoint
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
@@ -30,15 +29,13 @@ from bioattn_mm.checkpoints.unpickling import code_refused
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.config_text import configs_formatted_once
 from bioattn_mm.training.config.model_check import model_of
-from bioattn_mm.training.runner import build_runner, failures_in_one_line
-from bioattn_mm.training.start import set_resume, set_start
 
 from ..files import contents
-from ..tools.running import forget_runs
-from ..training.toy_run import ToyModel, toy_config
+from ..training.toy_run import ToyModel, run, validated
 
 # A defect must lead to the same weights, to a refusal, or to one of the two.
 SAME, REFUSED, EITHER = 'same', 'refused', 'either'
+Change = Callable[[dict, random.Random], object]
 
 
 def flip_bits(content: bytes, rng: random.Random) -> bytes:
@@ -93,48 +90,39 @@ OF_BYTES: dict[str, tuple[Callable[[bytes, random.Random], bytes], str]] = {
 }
 
 
-def one(change: Callable[[Tensor], object]) -> Callable[[dict, random.Random], None]:
+def one(change: Callable[[Tensor], object]) -> Change:
     """A defect that replaces one of the weights."""
 
     def change_one(checkpoint: dict, rng: random.Random) -> None:
         weights = checkpoint['state_dict']
-        name = rng.choice(
-            [name for name, value in weights.items() if value.is_floating_point() and value.numel() > 1]
-        )
+        name = rng.choice([name for name, x in weights.items() if x.is_floating_point() and x.numel() > 1])
         weights[name] = change(weights[name].clone())
 
     return change_one
 
 
-def with_value(value: float) -> Callable[[dict, random.Random], None]:
+def with_value(value: float) -> Change:
     return one(lambda x: x.flatten().index_fill(0, torch.tensor(x.numel() - 1), value).view_as(x))
 
 
-def all_of(change: Callable[[int, str, Tensor], tuple[str, Tensor]]) -> Callable[[dict, random.Random], None]:
+def all_of(change: Callable[[str, Tensor], tuple[str, Tensor]]) -> Change:
     """A defect that replaces all weights, or their names."""
-
-    def change_all(checkpoint: dict, rng: random.Random) -> None:
-        entries = enumerate(checkpoint['state_dict'].items())
-        checkpoint['state_dict'] = dict(change(index, *entry) for index, entry in entries)
-
-    return change_all
+    return lambda content, rng: content.update(
+        state_dict=dict(change(*entry) for entry in content['state_dict'].items())
+    )
 
 
-def put(path: str, *values: object) -> Callable[[dict, random.Random], None]:
+def put(path: str, *values: object) -> Change:
     """A defect that sets an entry of a checkpoint, with dots between keys, to one of several values."""
 
     def put_one(checkpoint: dict, rng: random.Random) -> None:
-        *parents, last = path.split('.')
+        *parents, last = (int(key) if key.isdigit() else key for key in path.split('.'))
         functools.reduce(operator.getitem, parents, checkpoint)[last] = rng.choice(values)
 
     return put_one
 
 
-def momentum(checkpoint: dict) -> dict[str, Tensor]:
-    return next(iter(checkpoint['optimizer']['state'].values()))
-
-
-OF_CONTENT: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
+OF_CONTENT: dict[str, tuple[Change, str]] = {
     'int8': (one(lambda x: x.to(torch.int8)), REFUSED),
     'complex': (one(lambda x: torch.complex(x, x)), REFUSED),
     'NaN': (with_value(float('nan')), REFUSED),
@@ -145,30 +133,30 @@ OF_CONTENT: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
     'an array': (one(lambda x: x.numpy()), REFUSED),
     'not contiguous': (one(lambda x: torch.stack([x, x], -1)[..., 0]), SAME),
     'a parameter': (one(torch.nn.Parameter), SAME),
-    'float64': (all_of(lambda _, name, x: (name, x.double() if x.is_floating_point() else x)), SAME),
-    'bfloat16': (all_of(lambda _, name, x: (name, x.bfloat16() if x.is_floating_point() else x)), SAME),
-    'float16 everywhere': (all_of(lambda _, name, x: (name, x.half())), SAME),
-    'other names': (all_of(lambda index, name, x: (f'encoder.layers.{index}', x)), REFUSED),
+    'float64': (all_of(lambda name, x: (name, x.double() if x.is_floating_point() else x)), SAME),
+    'bfloat16': (all_of(lambda name, x: (name, x.bfloat16() if x.is_floating_point() else x)), SAME),
+    'float16 everywhere': (all_of(lambda name, x: (name, x.half())), SAME),
+    'other names': (all_of(lambda name, x: (name[::-1], x)), REFUSED),
     'a weight missing': (
         lambda content, rng: content['state_dict'].pop(rng.choice([*content['state_dict']])),
         REFUSED,
     ),
-    'a wrapper': (all_of(lambda _, name, x: (f'module.{name}', x)), SAME),
+    'a wrapper': (all_of(lambda name, x: (f'module.{name}', x)), SAME),
     # The authors of backbones use this key, where mmengine finds no weights.
     'another key': (lambda content, rng: content.update(model=content.pop('state_dict')), SAME),
     'no state dict': (put('state_dict', None, [], 'weights', {}, torch.zeros(3)), REFUSED),
 }
 # These defects are in the state of the training, which predictions and new trainings do not read.
-OF_STATE: dict[str, tuple[Callable[[dict, random.Random], None], str]] = {
+OF_STATE: dict[str, tuple[Change, str]] = {
     'meta': (put('meta', None, [], 'x', {}), REFUSED),
     'a program': (put('meta.config', "import pathlib\npathlib.Path('victim', 'kept.txt').unlink()\n"), SAME),
     'no optimizer': (lambda content, rng: content.pop('optimizer'), REFUSED),
     'optimizer': (put('optimizer', None, [], 'x'), REFUSED),
-    'learning rate': (
-        lambda content, rng: content['optimizer']['param_groups'][0].update(lr=float('nan')), REFUSED,
+    'learning rate': (put('optimizer.param_groups.0.lr', float('nan')), REFUSED),
+    'momentum that is NaN': (
+        lambda content, rng: content['optimizer']['state'][0]['exp_avg'].fill_(float('nan')), REFUSED,
     ),
-    'momentum that is NaN': (lambda content, rng: momentum(content)['exp_avg'].fill_(float('nan')), REFUSED),
-    'momentum of another shape': (lambda content, rng: momentum(content).update(exp_avg=torch.zeros(7)), REFUSED),
+    'momentum of another shape': (put('optimizer.state.0.exp_avg', torch.zeros(7)), REFUSED),
     'message hub': (put('message_hub', None, [], 'x'), REFUSED),
     'a path to delete': (
         put('message_hub.runtime_info.best_ckpt', 'victim', 'victim/kept.txt', 'victim/best_mIoU_iter_1.pth',
@@ -185,36 +173,13 @@ DEFECTS = [*OF_BYTES, *OF_CONTENT, *OF_STATE]
 STEPS = 2
 
 
-@HOOKS.register_module()
-class RisingScoreHook(Hook):
-    """Notes the weights that a training starts with, and lets each step give a better metric than the last."""
-
-    priority = 'LOWEST'
-    weights: dict[str, Tensor] = {}
-
-    def before_train(self, runner: Runner) -> None:
-        type(self).weights = {name: value.clone() for name, value in runner.model.state_dict().items()}
-        self.start = runner.iter
-
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        if runner.iter == self.start:
-            return
-        hook = next(hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
-        hook.after_val_epoch(runner, dict(mIoU=1 + runner.iter / 100))
-
-
-def train(steps: int, folder: str, prepare: Callable[[Config], None] = lambda config: None) -> dict[str, Tensor]:
-    """Train; return the weights that the training started with."""
-    forget_runs()
-    config = toy_config(steps, 1, 1, max_keep_ckpts=1, save_best='mIoU', rule='greater')
-    config.custom_hooks = [*config.custom_hooks, dict(type='RisingScoreHook')]
-    config.update(launcher='none', work_dir=folder, log_level='ERROR')
-    prepare(config)
-    with failures_in_one_line(config) as hook:
-        runner = build_runner(config)
-        runner.register_hook(hook)
-        runner.train()
-    return RisingScoreHook.weights
+def train(steps: int, folder: str, first: int = 1, **options: str) -> dict[str, Tensor]:
+    """Train from the first step on, each with a better metric than the last; return the weights before it."""
+    weights = {}
+    functions = {step: validated(CheckpointHook, mIoU=1 + step / 100) for step in range(first + 1, steps + 1)}
+    functions[first] = lambda runner: weights.update(copy.deepcopy(runner.model.state_dict()))
+    run(folder, steps, functions, interval=1, max_keep_ckpts=1, **options)
+    return weights
 
 
 @pytest.fixture(scope='module')
@@ -227,11 +192,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resume(path: str) -> dict[str, Tensor]:
-    return train(STEPS + 2, 'run', lambda config: set_resume(config, path, ToyModel().state_dict()))
+    return train(STEPS + 2, 'run', STEPS + 1, resume=path)
 
 
 def load_from(path: str) -> dict[str, Tensor]:
-    return train(2, 'new', lambda config: (config.update(load_from=path), set_start(config, ToyModel())))
+    return train(2, 'new', load_from=path)
 
 
 def load_to_test(path: str) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from bioattn_mm.checkpoints import mmengine_reads_all, read_checkpoint
 from bioattn_mm.training.checkpoints import latest_checkpoint
 from bioattn_mm.training.config.distributed import prepare_process, set_strategy
 from bioattn_mm.training.runner import build_runner, failures_in_one_line
-from bioattn_mm.training.start import set_resume
+from bioattn_mm.training.start import set_resume, set_start
 from bioattn_mm.training.step_log import summarised
 
 from ..tools.running import forget_runs
@@ -128,12 +128,20 @@ def validated(kind: type[Hook], **metrics: object) -> Callable[[Runner], None]:
     return lambda runner: next(h for h in runner.hooks if isinstance(h, kind)).after_val_epoch(runner, metrics)
 
 
-def run(folder: str, steps: int, functions: dict | None = None, resume: str | None = None, **checkpoint) -> None:
+def run(
+    folder: str,
+    steps: int,
+    functions: dict | None = None,
+    resume: str | None = None,
+    load_from: str | None = None,
+    **checkpoint: object,
+) -> None:
     """Train in a folder of the working directory, as tools/train.py does."""
     config = toy_config(steps, 1, **dict(interval=2, save_best='mIoU', rule='greater') | checkpoint)
-    config.update(work_dir=folder, launcher='none')
+    config.update(work_dir=folder, launcher='none', load_from=load_from)
     forget_runs()
     set_resume(config, resume, ToyModel().state_dict())
+    set_start(config, ToyModel())
     with mmengine_reads_all(), failures_in_one_line(config) as hook:
         runner = build_runner(config)
         runner.register_hook(hook)
