@@ -68,7 +68,7 @@ def case(block: Block) -> pytest.param:
 
 
 @pytest.mark.parametrize('block', map(case, CONFIGS))
-def test_a_config_of_the_page(block: Block, tmp_path: Path) -> None:
+def test_a_config_of_the_page_learns_and_predicts(block: Block, tmp_path: Path) -> None:
     (tmp_path / block.file).write_text(block.text)
     config = load_config(str(tmp_path / block.file))
     forget_initial_weights(config.model)
@@ -94,7 +94,9 @@ def test_another_variant(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.every_config
 @pytest.mark.parametrize(('library', 'family', 'system'), FAMILIES)
-def test_a_family(library: str, family: str, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_of_each_family_learns_and_predicts(
+    library: str, family: str, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / 'config.py').write_text(f'_base_ = {config_of(library, family)!r}')
     config = load_config(str(tmp_path / 'config.py'))
     exchange_backbone(config.model, system)

@@ -122,7 +122,5 @@ def test_browse_dataset(place: Path, forked: Callable) -> None:
     script, out = 'mmseg/.mim/tools/analysis_tools/browse_dataset.py', place / 'browsed'
     forked('-m', 'bioattn_mm', script, UPERNET, '--not-show', '--output-dir', out)
     drawn = [path for path in out.rglob('*') if path.is_file()]
-    assert sorted(path.name for path in drawn) == sorted(
-        path.name for path in (place / IMAGES / 'training').iterdir()
-    )
+    assert {path.name for path in drawn} == {path.name for path in (place / IMAGES / 'training').iterdir()}
     assert mmcv.imread(str(drawn[0])).std() > 10

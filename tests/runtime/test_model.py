@@ -80,6 +80,7 @@ def test_segmentation_is_mmsegs(backend: str, settings: dict, tmp_path: Path) ->
     small = torch.from_numpy(mmsegs_logits(cv2.resize(image, (68, 48)), settings))
     expected = F.interpolate(small[None], (150, 211), mode='bilinear', align_corners=settings['align_corners'])[0]
     assert np.abs(result.logits - expected.numpy()).max() < 1e-4
+    assert (model.draw(image, result) != image).any()
 
 
 def test_images_of_four_channels(tmp_path: Path) -> None:
