@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from filelock import FileLock
 
 from bioattn_mm.data.mini import make_mini_datasets
 
-from .left_behind import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary  # noqa: F401  hooks
 from .needs import apply_needs
 from .tools.running import InProcess, LoaderWorkers, forget_runs
 from .training.ranks import make_runs_quick
@@ -35,8 +35,39 @@ LONGEST = """
 # A shell ignores SIGINT in what it starts in the background, and a training leaves it so; tests send it to trainings.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How the names of files begin that share what they make in their process: models of all configs.
-SHARED = ('tests/configs/',)
+
+# Files and folders beside git's before the tests, and new ones after them.
+CACHES = ('__pycache__', '.pytest_cache', '.ruff_cache')
+BEFORE, LEFT = pytest.StashKey[set](), pytest.StashKey[list]()
+
+
+def files_beside_gits(folder: Path) -> set[str]:
+    """Files and folders that git does not track, ignored ones, too, without caches; none where there is no git."""
+    command = ['git', 'status', '--porcelain', '--ignored', '-z']
+    try:
+        listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return set()
+    names = {line[3:] for line in listed.split('\0') if line.startswith(('??', '!!'))}
+    return {name for name in names if Path(name).name not in CACHES}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # The process that the workers of pytest-xdist report to looks, once for all of them.
+    if not hasattr(session.config, 'workerinput'):
+        session.config.stash[BEFORE] = files_beside_gits(ROOT)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if BEFORE in session.config.stash:
+        session.config.stash[LEFT] = left = sorted(files_beside_gits(ROOT) - session.config.stash[BEFORE])
+        if left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for name in config.stash.get(LEFT, []):
+        terminalreporter.write_line(f'FAILED: left behind in the checkout: {name}', red=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,13 +99,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """The tests of a file run in one process, and so do those of the files that share what takes long to make."""
+    """The tests of a file run in one process, and so do all of the configs, whose models take long to make."""
     from xdist.scheduler import LoadFileScheduling
 
     class LoadSharedScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return next((shared for shared in SHARED if file.startswith(shared)), file)
+            return 'configs' if nodeid.startswith('tests/configs/') else super()._split_scope(nodeid)
 
     return LoadSharedScheduling(config, log)
 

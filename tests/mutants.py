@@ -44,10 +44,8 @@ CPP_SWAPS |= {'+': '-', '-': '+', '*': '/', '/': '*', '+=': '-=', '-=': '+='}
 # Binary operators have spaces on both sides, and brackets of templates have not.
 CPP_CHANGED = re.compile(r'(?<= )(?:[-+*/<>]|[-+<>=!]=|&&|\|\|)(?= )|(?<![\w.])\d+(?:\.\d*(?:e-?\d+)?f?)?(?![\w.])')
 CPP_WITHOUT_CHANGES = re.compile(r'//.*|"[^"]*"|^\s*(?:#|template|static_assert|check_value|BIOATTN_TARGET).*')
-OPERATORS = (
-    'aggregated_attention cosine_attention relative_bias_attention peripheral_attention gated_convolution'.split()
-)
-OPERATORS += ['add_norm', 'gelu_pool', 'log_cpb', 'sliding_window']
+# The tests of all operators; what has no test of its own in that folder is one of them, or what they call.
+OF_OPERATORS = [f'tests/ops/test_{name}.py' for name in ('formulas', 'every_operator', 'fuzz')]
 STAND_INS = '#include "isa.h"\n' + ''.join(
     f'bioattn_mm::CpuKernels bioattn_mm::isa_{name}::make_kernels() {{ return isa_avx2::make_kernels(); }}\n'
     for name in ('default', 'avx512')
@@ -172,16 +170,15 @@ def tests_of(file: Path, with_folder: bool) -> list[str]:
     With both go what a folder refuses, and those of `common` beside it, which hold all systems to the same rules.
     """
     if file.is_relative_to(CSRC):
-        own = [name for name in OPERATORS if file.stem.startswith(name)]
-        names = dict.fromkeys([*own, 'every_operator', *OPERATORS, 'fuzz'])
-        return [f'tests/ops/test_{name}.py' for name in names]
+        return OF_OPERATORS
     folder = Path('tests') / file.relative_to(ROOT / 'bioattn_mm').parent
     while not list((ROOT / folder).glob('test_*.py')):
         folder = folder.parent
     folders = [each for each in dict.fromkeys((folder, folder.with_name('common'))) if (ROOT / each).is_dir()]
     own, refused = folder / f'test_{file.stem}.py', (each / 'test_wrong_arguments.py' for each in folders)
     of_file = [path for path in (own, *refused) if (ROOT / path).exists()] if (ROOT / own).exists() else []
-    return [str(path) for path in of_file + folders * (with_folder or not of_file)]
+    first = OF_OPERATORS if folder == Path('tests/ops') and not of_file else []
+    return [*first, *(str(path) for path in of_file + folders * (with_folder or not of_file))]
 
 
 def pass_in(place: Path, tests: list[str], limit: float = 3600) -> bool:

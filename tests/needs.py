@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,18 +27,15 @@ from bioattn_mm.training.installed import EXTRAS as EXTRAS_OF_PACKAGE
 # The extras of `make setup` by the names under which their packages are imported.
 OF_SETUP = ('deploy', 'demo', 'evaluation', 'log', 'tiff')
 EXTRAS = {name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in OF_SETUP}
-EXTRAS.update(openvino='deploy', playwright='demo')
-EXTRAS.update(dict.fromkeys(('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers'), 'bridges'))
+EXTRAS |= dict(openvino='deploy', playwright='demo')
+EXTRAS |= dict.fromkeys(('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers'), 'bridges')
 ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'packaging' / 'runtime' / 'node_modules'
+CXX = os.environ.get('CXX', 'g++')
 
 
 def has_chromium() -> bool:
     """Whether there is a browser, and Playwright to drive it."""
-    if find_spec('playwright') is None:
-        return False
-    from .page.browser import find_chromium
-
-    return find_chromium() is not None
+    return find_spec('playwright') is not None and import_module('tests.page.browser').find_chromium() is not None
 
 
 def openvino_has_bfloat16() -> bool:
@@ -45,9 +43,8 @@ def openvino_has_bfloat16() -> bool:
     highest = os.environ.get('ONEDNN_MAX_CPU_ISA', 'DEFAULT').upper()
     if find_spec('openvino') is None or not re.search('DEFAULT|ALL|BF16|FP16|AMX|AVX10', highest):
         return False
-    from bioattn_mm.runtime.backends import openvino_core
-
-    return 'BF16' in openvino_core().get_property('CPU', 'OPTIMIZATION_CAPABILITIES')
+    core = import_module('bioattn_mm.runtime.backends').openvino_core()
+    return 'BF16' in core.get_property('CPU', 'OPTIMIZATION_CAPABILITIES')
 
 
 # By the name of what is needed: whether it is there, and the reason of the skip. Other names are those of packages.
@@ -60,19 +57,10 @@ MACHINE = {
     'no GPU': (lambda: not torch.cuda.is_available(), 'there is a GPU'),
     'torch for CUDA': (lambda: torch.version.cuda is not None, 'this torch is built for the CPU alone'),
     'operators': (lambda: LIBRARY_IS_LOADED, 'the compiled operators were not built'),
-    'CUDA operators': (
-        lambda: torch.cuda.is_available() and bool(CUDA_ARCHITECTURES),
-        'there is no GPU, or the operators were not compiled for CUDA',
-    ),
+    'CUDA operators': (lambda: torch.cuda.is_available() and CUDA_ARCHITECTURES, 'no GPU, or no operators for one'),
     'bfloat16': (cpu_has_bfloat16, 'this processor has no instructions of bfloat16'),
-    'bfloat16 in OpenVINO': (
-        openvino_has_bfloat16,
-        'OpenVINO does not compute in bfloat16: the processor does not, or ONEDNN_MAX_CPU_ISA keeps it from that',
-    ),
-    'compiler': (
-        lambda: shutil.which(os.environ.get('CXX', 'g++')),
-        f'there is no {os.environ.get("CXX", "g++")} to compile with',
-    ),
+    'bfloat16 in OpenVINO': (openvino_has_bfloat16, 'OpenVINO does not compute in bfloat16 on this processor'),
+    'compiler': (lambda: shutil.which(CXX), f'there is no {CXX} to compile with'),
     'onnxruntime-web': (
         ONNXRUNTIME_WEB.is_dir,
         'there is no onnxruntime-web: npm install --prefix packaging/runtime',
@@ -91,12 +79,7 @@ MACHINE = {
 
 @cache
 def reason_of_lack(name: str) -> str | None:
-    """Why a test cannot run here; None where what it needs is there.
-
-    Args:
-        name: A key of `MACHINE`, or a package by the name under which it is imported, with a version such as
-            'timm>=1.0.31' where not every one will do.
-    """
+    """Why a test cannot run here; None where what it needs is there: by a key of `MACHINE`, or 'timm>=1.0.31'."""
     if name in MACHINE:
         is_there, reason = MACHINE[name]
         return None if is_there() else reason

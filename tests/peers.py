@@ -17,9 +17,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
-OPS = 'nms roi_align focal_loss ms_deformable_attn bbox deform_conv modulated_deform_conv roi_pool saconv '
-OPS += 'masked_conv2d carafe deform_roi_pool psa_mask'
-MODELS = 'detectors roi_heads seg_heads dense_heads mot tta'
+OPS = """
+    nms roi_align focal_loss ms_deformable_attn bbox deform_conv modulated_deform_conv roi_pool saconv masked_conv2d
+    carafe deform_roi_pool psa_mask
+"""
 # Not what downloads weights, nor TorchScript's compiler, which does not read the backbones' Python (export traces
 # it); of VARS in RVT, which has two maps, not the test that wants three.
 OURS = (
@@ -30,7 +31,7 @@ OURS = (
 # call.
 SUITES = [
     ('mmcv', "mmcv's operators", 'test_ops/test_{}.py', OPS),
-    ('mmdetection', "mmdet's models", 'test_models/test_{}', MODELS),
+    ('mmdetection', "mmdet's models", 'test_models/test_{}', 'detectors roi_heads seg_heads dense_heads mot tta'),
     ('mmdetection', "mmdet's other tests", 'test_{}', 'structures evaluation engine visualization'),
     ('mmdetection', "mmdet's data sets", 'test_{}', 'datasets'),
     ('mmsegmentation', "mmseg's models", 'test_{}', 'models'),
@@ -42,8 +43,7 @@ SUITES = [
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('peers', type=Path, help='folder of the checkouts')
-    help_text = 'folder with an mmcv that has its operators (pip install --target)'
-    parser.add_argument('--compiled', type=Path, help=help_text)
+    parser.add_argument('--compiled', type=Path, help='folder with an mmcv that has its operators')
     parser.add_argument('--suites', nargs='+', default=[], help='only suites with these words in their names')
     args = parser.parse_args()
     if not any((args.peers / folder).is_dir() for folder, *_ in SUITES):
@@ -57,8 +57,8 @@ def main() -> int:
             continue
         arguments = [f'tests/{place.format(word)}' for word in words.split()]
         arguments += ['-k', OURS] if folder == 'timm' else []
-        upstream = run(where, arguments, None if folder == 'timm' else args.compiled, [])
-        ours = run(where, arguments, None, ['-p', 'bioattn_mm'])
+        upstream = run(where, arguments, compiled=None if folder == 'timm' else args.compiled)
+        ours = run(where, ['-p', 'bioattn_mm', *arguments])
         if not ours:
             parser.error(f'{where} has no tests of {name}')
         alone = sorted(test for test, state in ours.items() if state == 'failed' and upstream.get(test) != 'failed')
@@ -69,26 +69,24 @@ def main() -> int:
     return int(number > 0)
 
 
-def run(where: Path, arguments: list[str], compiled: Path | None, plugin: list[str]) -> dict[str, str]:
+def run(where: Path, arguments: list[str], compiled: Path | None = None) -> dict[str, str]:
     """'passed', 'failed' or 'skipped' by the name of each test; what cannot be imported is a test that failed."""
-    paths = [str(path.resolve()) for path in (compiled, where, ROOT) if path]
-    paths += filter(None, [os.environ.get('PYTHONPATH')])
+    paths = [*(str(path.resolve()) for path in (compiled, where, ROOT) if path), os.environ.get('PYTHONPATH', '')]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / 'report.xml'
-        options = ['-q', '-p', 'no:cacheprovider', '--continue-on-collection-errors', '-o', 'addopts=', *plugin]
-        report_and_root = (f'--junitxml={report}', f'--rootdir={where.resolve()}')
-        command = [sys.executable, '-m', 'pytest', *options, *report_and_root, *arguments]
-        environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
+        options = ['-q', '-p', 'no:cacheprovider', '--continue-on-collection-errors', '-o', 'addopts=']
+        options += [f'--junitxml={report}', f'--rootdir={where.resolve()}']
+        command = [sys.executable, '-m', 'pytest', *options, *arguments]
+        environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, paths))}
         done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
         if not report.is_file():
             sys.exit(f'pytest ended with {done.returncode} in {where}:\n{(done.stdout + done.stderr)[-2000:]}')
-        cases = ElementTree.parse(report).iter('testcase')
-        return {f'{case.get("classname")}::{case.get("name")}': state_of(case) for case in cases}
-
-
-def state_of(case: ElementTree.Element) -> str:
-    kinds = {child.tag for child in case}
-    return 'failed' if kinds & {'failure', 'error'} else 'skipped' if 'skipped' in kinds else 'passed'
+        states = {}
+        for case in ElementTree.parse(report).iter('testcase'):
+            kinds = {child.tag for child in case}
+            state = 'failed' if kinds & {'failure', 'error'} else 'skipped' if 'skipped' in kinds else 'passed'
+            states[f'{case.get("classname")}::{case.get("name")}'] = state
+        return states
 
 
 def counts(states: dict[str, str]) -> str:

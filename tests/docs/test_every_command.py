@@ -117,7 +117,7 @@ TABLE: dict[str, Run | str | dict[str, Run | str]] = {
         'A page in the browser': 'it serves until Ctrl-C; tests/page/test_page.py starts it',
     },
     'docs/results.md': 'it trains for hours; tests/docs/test_results.py compares the page with its records',
-    'docs/three_ways.md': 'tests/test_three_ways.py runs it',
+    'docs/three_ways.md': 'tests/docs/test_pages.py runs it',
     'docs/training.md': {
         'Data': 'it needs ADE20K; tests/data/test_ade20k.py converts a drawn one',
         'Weights': Run(alone=True),

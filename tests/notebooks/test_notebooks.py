@@ -21,19 +21,14 @@ def bioattn(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     monkeypatch.setenv('PATH', f'{os.environ["PATH"]}{os.pathsep}{script.parent}')
 
 
-def run(root: Path, folder: Path, name: str, **parameters: object) -> nbformat.NotebookNode:
-    """Execute a notebook in a folder with other values of some parameters; return it with its outputs."""
+def run(root: Path, folder: Path, name: str, **parameters: object) -> tuple[str, int]:
+    """What the cells of a notebook print in a folder with other parameters, and the number of their images."""
     notebook = nbformat.read(root / 'notebooks' / name, as_version=4)
     (cell,) = (cell for cell in notebook.cells if 'parameters' in cell.metadata.get('tags', ()))
     for key, value in parameters.items():
         cell.source, number = re.subn(rf'(?m)^{key} = .*$', f'{key} = {value!r}', cell.source)
         assert number == 1, f'{name} has no parameter {key}'
     NotebookClient(notebook, timeout=300, resources=dict(metadata=dict(path=str(folder)))).execute()
-    return notebook
-
-
-def outputs_of(notebook: nbformat.NotebookNode) -> tuple[str, int]:
-    """What the cells printed, and the number of their images."""
     outputs = [output for cell in notebook.cells for output in cell.get('outputs', ())]
     text = ''.join(output.get('text', '') for output in outputs)
     return text, sum('image/png' in output.get('data', {}) for output in outputs)
@@ -43,8 +38,7 @@ def outputs_of(notebook: nbformat.NotebookNode) -> tuple[str, int]:
 def test_predict_and_attention(root: Path, tmp_path: Path, workplace: Path) -> None:
     (tmp_path / 'runs').mkdir()
     (tmp_path / 'runs' / 'data').symlink_to(workplace / 'data')
-    notebook = run(root, tmp_path, 'predict_and_attention.ipynb', CONFIG=str(root / SMALL), LAYER=2, ITERATIONS=2)
-    text, images = outputs_of(notebook)
+    text, images = run(root, tmp_path, 'predict_and_attention.ipynb', CONFIG=str(root / SMALL), LAYER=2, ITERATIONS=2)
     assert 'iter_2.pth' in text and 'stages.2.blocks.0.attn' in text
     assert images == 4
 
@@ -52,8 +46,7 @@ def test_predict_and_attention(root: Path, tmp_path: Path, workplace: Path) -> N
 @pytest.mark.slow
 def test_train_on_own_data(root: Path, tmp_path: Path) -> None:
     options = '--cfg-options train_cfg.max_iters=2'
-    notebook = run(root, tmp_path, 'train_on_own_data.ipynb', CONFIG=str(root / SMALL), OPTIONS=options)
-    text, images = outputs_of(notebook)
+    text, images = run(root, tmp_path, 'train_on_own_data.ipynb', CONFIG=str(root / SMALL), OPTIONS=options)
     assert '60 images of' in text and 'iter_2.pth' in text
     assert images == 2
 

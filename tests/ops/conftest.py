@@ -78,16 +78,16 @@ def emulation_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'emulation'
 
 
-@pytest.fixture(scope='session')
-def cuda_on_cpu(emulation_folder: Path) -> CUDAOnCPU:
-    """The CUDA kernels for compute capability 8.0 and later, on the CPU."""
-    return CUDAOnCPU('kernels_on_cpu', emulation_folder)
+@pytest.fixture
+def cuda_on_cpu(emulation_folder: Path, monkeypatch: pytest.MonkeyPatch) -> CUDAOnCPU:
+    """The CUDA kernels for compute capability 8.0 and later, on the CPU, with backend='cuda'."""
+    return CUDAOnCPU('kernels_on_cpu', emulation_folder).stand_in(monkeypatch)
 
 
-@pytest.fixture(scope='session')
-def turing_on_cpu(emulation_folder: Path) -> CUDAOnCPU:
+@pytest.fixture
+def turing_on_cpu(emulation_folder: Path, monkeypatch: pytest.MonkeyPatch) -> CUDAOnCPU:
     """Those for compute capability 7.5: tensor cores for float16 alone, and ordinary copies."""
-    return CUDAOnCPU('turing_on_cpu', emulation_folder, capability=750)
+    return CUDAOnCPU('turing_on_cpu', emulation_folder, capability=750).stand_in(monkeypatch)
 
 
 class Place(NamedTuple):
@@ -99,18 +99,15 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(params=BACKENDS)
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(request: pytest.FixtureRequest) -> Place:
     """Every backend, and the CUDA kernels' source on the CPU."""
-    return place_of(request, monkeypatch)
+    return place_of(request)
 
 
-def place_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """That of the parameter of a fixture: a backend, or the name of a fixture of kernels on the CPU."""
-    if 'on cpu' not in request.param:
-        return Place(request.param, 'cuda' if request.param == 'cuda' else 'cpu')
-    emulation = request.getfixturevalue(request.param.replace(' ', '_'))
-    emulation.stand_in(monkeypatch)
-    return Place('cuda', emulation=emulation)
+def place_of(request: pytest.FixtureRequest) -> Place:
+    if 'on cpu' in request.param:
+        return Place('cuda', emulation=request.getfixturevalue(request.param.replace(' ', '_')))
+    return Place(request.param, 'cuda' if request.param == 'cuda' else 'cpu')
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

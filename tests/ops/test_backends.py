@@ -1,6 +1,8 @@
 """Which backend runs, and what is said where the fast one does not."""
 
+import functools
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,25 +21,25 @@ FLOAT32 = torch.float32
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch):
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Pretends that there is a GPU, and operators for some: `gpu(capability=(8, 6), compiled='8.0 9.0')`."""
 
     def pretend(capability: tuple[int, int], compiled: str, driver: int = 13000) -> None:
         properties = SimpleNamespace(name='Some GPU', major=capability[0], minor=capability[1])
         monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
         monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
-        monkeypatch.setattr(backends, 'WHY_NOT_LOADED', None)
-        monkeypatch.setattr(backends, 'CUDA_ARCHITECTURES', compiled)
-        monkeypatch.setattr(
-            backends, 'WHY_NOT_ON_CUDA', None if compiled else 'the operators were compiled without CUDA'
-        )
-        monkeypatch.setattr(backends, 'CUDA_CAPABILITIES', capabilities_of(compiled))
-        monkeypatch.setattr(backends, 'CUDA_RELEASES', (13010, driver))
+        for name, value in dict(
+            WHY_NOT_LOADED=None,
+            CUDA_ARCHITECTURES=compiled,
+            WHY_NOT_ON_CUDA=None if compiled else 'the operators were compiled without CUDA',
+            CUDA_CAPABILITIES=capabilities_of(compiled),
+            CUDA_RELEASES=(13010, driver),
+        ).items():
+            monkeypatch.setattr(backends, name, value)
 
     monkeypatch.delenv('BIOATTN_MM_BACKEND', raising=False)
-    backends._warn_once.cache_clear()
-    yield pretend
-    backends._warn_once.cache_clear()
+    monkeypatch.setattr(backends, '_warn_once', functools.cache(backends._warn_once.__wrapped__))
+    return pretend
 
 
 @pytest.mark.parametrize(

@@ -47,18 +47,20 @@ def test_environment_variable_of_pytorch_counts(name: str) -> None:
 
 @pytest.mark.parametrize('name', OF_BFLOAT16)
 @pytest.mark.parametrize(
-    ('grid', 'heads', 'channels', 'pooled'),
+    'sizes',
     # Four groups of queries, and odd numbers of them, are summed at once; tiles are whole or a part.
-    [((17, 33), 3, 24, (7, 5)), ((5, 7), 1, 32, (3, 3)), ((33, 20), 2, 40, (9, 4)), ((9, 13), 2, 8, (1, 1)),
-     ((3, 16), 1, 64, (8, 8))],
-)  # fmt: skip
-def test_bfloat16_is_float32_rounded(
-    name: str, grid: tuple[int, int], heads: int, channels: int, pooled: tuple[int, int]
-) -> None:
+    [
+        dict(grid=(17, 33), heads=3, channels=24, pooled_grid=(7, 5)),
+        dict(grid=(5, 7), heads=1, channels=32, pooled_grid=(3, 3)),
+        dict(grid=(33, 20), heads=2, channels=40, pooled_grid=(9, 4)),
+        dict(grid=(9, 13), heads=2, channels=8, pooled_grid=(1, 1)),
+        dict(grid=(3, 16), heads=1, channels=64, pooled_grid=(8, 8)),
+    ],
+)
+def test_bfloat16_is_float32_rounded(name: str, sizes: dict) -> None:
     if name not in CAPABILITIES:
         pytest.skip(f'{name} is above what is in use, {IN_USE}')
     operator = OPERATORS['cosine_attention']
-    sizes = dict(grid=grid, heads=heads, channels=channels, pooled_grid=pooled)
     inputs = operator.inputs(sizes, 'cpu', torch.bfloat16)
     inputs[0][0, 0, 0, 0, 0] = math.nan  # what is NaN in the first image does not get into the second
     with capability(name):

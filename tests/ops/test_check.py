@@ -41,13 +41,13 @@ def test_a_difference_is_reported(fault: str | None, capsys: pytest.CaptureFixtu
 
     def run(*inputs: torch.Tensor, backend: str) -> torch.Tensor:
         table = right.run(*inputs, backend=backend)
-        if backend == 'reference':
+        if backend == 'reference' or not fault:
             return table
         if fault == 'raises':
             raise RuntimeError('no kernel image\nfor this device')
         if fault == 'wrong dtype':
             return table.double()
-        return table * {None: 1, 'wrong': 1 + 1e-3}.get(fault, 1 + 1e-6 * torch.rand(()))
+        return table * (1.001 if fault == 'wrong' else 1 + 1e-6 * torch.rand(()))
 
     small = replace(right, run=run, sizes=[dict(), dict(rows=1)], dtypes={'cpu': (torch.float32,)})
     monkeypatch.setitem(OPERATORS, 'log_cpb_table', small)
@@ -66,10 +66,8 @@ def test_gradients_of_an_empty_batch(name: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda query, *_, **__: torch.zeros_like(query))
     operator = OPERATORS[name]
     inputs = operator.inputs(dict(batch=0), 'cpu', torch.float32)
-    output, *gradients = operator.values_and_gradients(inputs, 'reference')
-    assert output.shape == inputs[0].shape
-    for gradient, tensor in zip(gradients, inputs, strict=True):
-        assert torch.equal(gradient, torch.zeros_like(tensor))
+    results = operator.values_and_gradients(inputs, 'reference')
+    torch.testing.assert_close(results, [torch.zeros_like(tensor) for tensor in (inputs[0], *inputs)])
 
 
 def test_nothing_to_check(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from bioattn_mm.ops.chunked_attention import NUMEL_ON_A_GPU, chunk_numel
 from bioattn_mm.ops.constants import cached_constant
 from bioattn_mm.ops.peripheral_attention import query_chunks
-from bioattn_mm.systems.transnext import LogCPB, TransNeXt
-from bioattn_mm.systems.transnext.position_bias import _coordinates, _offset_index
+from bioattn_mm.systems.transnext import TransNeXt
 from tests.ops.conftest import needs_library
 from tests.ops.cuda_on_cpu import CUDAOnCPU
 from tests.ops.kernels import KERNELS
 from tests.systems.common.small_backbones import CASES, build
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
+OF_TRANSNEXT = ('add_norm', 'cosine_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table')
 
 
 @pytest.fixture(scope='module')
@@ -33,39 +33,25 @@ def launches() -> SimpleNamespace:
 
 
 def test_a_gpu_has_larger_chunks() -> None:
-    assert [chunk_numel(torch.device(device), 1000) for device in ('cpu', 'cuda', 'mps', 'meta')] == [
-        1000, *[NUMEL_ON_A_GPU] * 3
-    ]  # fmt: skip
-    for device, number in (('cpu', 64), ('cuda', 1)):
-        chunks = query_chunks((32, 32), heads=4, channels=16, batch=8, device=torch.device(device))
-        assert len(list(chunks)) == number
+    for device, number in dict(cpu=64, cuda=1, mps=1, meta=1).items():
+        assert len([*query_chunks((32, 32), heads=4, channels=16, batch=8, device=torch.device(device))]) == number
 
 
-def test_cached_constants_are_never_those_of_an_export() -> None:
-    layer, grid = LogCPB(2, (7, 7)), (13, 11)  # a size that no other test has
-
-    class Bias(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return layer(tuple(x.shape), (2, 3))[0]
-
-    x = torch.zeros(grid)
-    exported = torch.export.export(Bias(), (x,), strict=False)
-    assert type(_offset_index(13, 2, x.device)) is torch.Tensor
-    arguments = (13, 2, 7, x.dtype, x.device)
-    assert _coordinates(*arguments) is _coordinates(*arguments)
-    torch.testing.assert_close(exported.module()(x), Bias()(x))
-
-
-def test_constants_of_fake_tensors_and_of_a_transform_are_not_kept() -> None:
+def test_constants_of_an_export_of_fake_tensors_and_of_a_transform_are_not_kept() -> None:
     @cached_constant
     def constant(size: int) -> torch.Tensor:
         return torch.ones(size)
 
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + constant(3)
+
+    exported = torch.export.export(Sum(), (torch.zeros(3),), strict=False)
+    assert exported.module()(torch.zeros(3)).tolist() == [1, 1, 1]
     with FakeTensorMode():
         assert isinstance(constant(3), FakeTensor)
     assert torch.func.grad(lambda x: (x * constant(3)).sum())(torch.zeros(3)).tolist() == [1, 1, 1]
-    assert constant(3).data_ptr()  # after the transform, its tensors have none
-    assert constant(3).tolist() == [1, 1, 1] and constant(3) is constant(3)
+    assert constant(3).data_ptr() and constant(3) is constant(3)  # tensors of a transform have none
 
 
 @needs_library
@@ -77,21 +63,17 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
     rows = [re.split(' *[|] *', row)[1:-1] for row in capsys.readouterr().out.splitlines() if row.startswith('|')]
     counts = {(layer, each): int(number) for layer, _, each, number, *_ in rows[2:]}
     assert {layer for layer, _ in counts} == set(names)
-    new, seen, training = launches.PASSES
+    _, seen, training = launches.PASSES
+    # Of TransNeXt's, five are linear; GELU, pooling, the norm of pooled tokens, softplus and attention are one each.
     # A new size takes the table's operator; then what the device keeps: coordinates and indices.
-    assert counts['TransNeXt-T stage 1', new] - counts['TransNeXt-T stage 1', seen] <= 1 + 2 + 5
-    assert counts['TransNeXt-T stage 4', new] - counts['TransNeXt-T stage 4', seen] <= 1 + 2
-    # Of a layer, five are linear; GELU, pooling, the norm of pooled tokens, softplus and attention are one each.
-    assert counts['TransNeXt-T stage 1', seen] <= 5 + 5
-    assert counts['TransNeXt-T stage 1', training] <= 40
+    stage_1, stage_4 = ([counts[name, each] for each in launches.PASSES] for name in names[:2])
+    assert stage_1[1] <= 5 + 5 and stage_1[2] <= 40
+    assert stage_1[0] - stage_1[1] <= 1 + 2 + 5 and stage_4[0] - stage_4[1] <= 1 + 2
     # Two linear layers, with the gate in between; backward two products and a sum for each, and the gate.
-    assert counts[gate, seen] == 3
-    assert counts[gate, training] == 3 + 2 * 3 + 1
+    assert counts[gate, seen] == 3 and counts[gate, training] == 3 + 2 * 3 + 1
     # Position-based attention is kept: two linear layers, and PyTorch's attention.
-    assert counts['PerViT-T', seen] == 3
-    assert counts['VARS-SD', training] < 250
-    # A chunk of the size for CPUs would be one of hundreds.
-    assert all(number < 300 for number in counts.values())
+    assert counts['PerViT-T', seen] == 3 and counts['VARS-SD', training] < 250
+    assert max(counts.values()) < 300  # a chunk of the size for CPUs would be one of hundreds
     monkeypatch.setattr('sys.argv', ['launches.py', '--sizes', '64', '--formulas', '--operators', '--layers', *names])
     launches.main()
     output = capsys.readouterr().out
@@ -106,37 +88,33 @@ def test_a_step(launches: SimpleNamespace) -> None:
     forward, backward = counts['forward'].launches, counts['backward'].launches
     # Position biases are computed once for a stage.
     numbers = dict(add_norm=42, cosine_attention=19, gelu_pool_norm=19, log_cpb_table=4)
-    for operator in ('add_norm', 'cosine_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table'):
+    for operator in OF_TRANSNEXT:
         name = f'bioattn_mm::{operator}'
         assert forward[name] == backward[f'{name}_backward'] == numbers.get(operator, 21)
     assert counts['forward'].kernels() + counts['backward'].kernels() <= 1306
 
 
-@pytest.mark.parametrize(
-    'name', ['add_norm', 'cosine_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table']
-)
-def test_kernels_of_an_operator(name: str, cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace, monkeypatch) -> None:
+@pytest.mark.parametrize('name', OF_TRANSNEXT)
+def test_kernels_of_an_operator(name: str, cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace) -> None:
     """Its own, and what PyTorch computes in between."""
-    cuda_on_cpu.stand_in(monkeypatch)
-    operator = KERNELS[name]
-    sizes, dtype = {}, torch.float32
-    if name == 'cosine_attention':
-        # Attention pads the table of other widths.
+    operator, sizes, dtype = KERNELS[name], {}, torch.float32
+    if name == 'cosine_attention':  # which pads the table of other widths
         sizes, dtype = dict(grid=(9, 16), pooled_grid=(3, 8), channels=24), torch.bfloat16
     inputs = operator.inputs(sizes, 'cpu', dtype)
     leaves = [t.requires_grad_() for t in operator.leaves(inputs)]
-    numbers, counters = [cuda_on_cpu.operators.launches()], [launches.LaunchCounter('cpu') for _ in range(2)]
-    with counters[0]:
-        output = operator.run(*inputs, backend='cuda')
-    numbers.append(cuda_on_cpu.operators.launches())
-    grad = torch.ones_like(output)
-    with counters[1]:
-        torch.autograd.grad(output, leaves, grad)
-    numbers.append(cuda_on_cpu.operators.launches())
-    for before, after, counter, direction in zip(numbers, numbers[1:], counters, ('', '_backward')):
+
+    def check(direction: str, run: Callable[[], object]) -> object:
+        before = cuda_on_cpu.operators.launches()
+        with launches.LaunchCounter('cpu') as counter:
+            result = run()
         del counter.launches['aten::copy_']  # of the emulation, which puts its inputs between guard pages
-        kernels = after - before + counter.launches.total()
+        kernels = cuda_on_cpu.operators.launches() - before + counter.launches.total()
         assert kernels == launches.KERNELS.get(f'bioattn_mm::{name}{direction}', 1), counter.launches
+        return result
+
+    output = check('', lambda: operator.run(*inputs, backend='cuda'))
+    grad = torch.ones_like(output)
+    check('_backward', lambda: torch.autograd.grad(output, leaves, grad))
 
 
 def test_what_is_counted(launches: SimpleNamespace) -> None:
@@ -163,15 +141,11 @@ class NoWaiting(TorchDispatchMode):
     from one device to the other are refused here, also those from pageable memory to the GPU.
     """
 
-    def __init__(self, launches: SimpleNamespace) -> None:
-        super().__init__()
-        self.tensors_of = launches.tensors_of
-
     def __torch_dispatch__(
         self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
         results = function(*args, **(kwargs or {}))
-        tensors = [*self.tensors_of((args, kwargs)), *self.tensors_of(results)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, results)) if isinstance(leaf, torch.Tensor)]
         # A number of the CPU, a tensor without axes, is an argument of the kernel.
         devices = {tensor.device.type for tensor in tensors if tensor.dim() or tensor.device.type != 'cpu'}
         assert len(devices) <= 1, f'{function} has tensors on {devices}'
@@ -195,7 +169,7 @@ def test_backbones_do_not_wait_for_the_gpu(name: str, options: dict, launches: S
     outputs = ()
     with launches.as_on_a_gpu(formulas=False):
         backbone(image)  # makes the constants of this size, which are kept
-        with NoWaiting(launches):
+        with NoWaiting():
             outputs = backbone(image)
             torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
             with torch.no_grad():

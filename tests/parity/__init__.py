@@ -38,16 +38,12 @@ def fill_value(name: str, shape: list[int]) -> torch.Tensor:
 
 def released_state_dict(manifest: str) -> dict[str, torch.Tensor]:
     """The filled state dict of `manifest_{manifest}.json`, under the authors' names."""
-    shapes = json.loads((FOLDER / f'manifest_{manifest}.json').read_text())
-    return {name: fill_value(name, shape) for name, shape in shapes.items()}
+    return {name: fill_value(name, shape) for name, shape in read_json(f'manifest_{manifest}').items()}
 
 
 def released_heads(framework: str, variant: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the neck and the heads around a variant of TransNeXt, as the authors' library builds them.
-
-    `framework` is a key of `released_heads.json`; the backbones of tiny and small have the same channels.
-    """
-    shapes = json.loads((FOLDER / 'released_heads.json').read_text())[framework]
+    """Names and shapes of the neck and the heads around a variant of TransNeXt; tiny and small have one backbone."""
+    shapes = read_json('released_heads')[framework]
     return {name: tuple(shape) for name, shape in {**shapes['tiny'], **shapes.get(variant, {})}.items()}
 
 
@@ -72,14 +68,13 @@ def vectors(system: str) -> list[str]:
     return sorted(path.stem for path in FOLDER.glob(f'{system}_*.json'))
 
 
-def read_vector(name: str) -> dict:
-    """What `NAME.json` says."""
+def read_json(name: str) -> dict:
     return json.loads((FOLDER / f'{name}.json').read_text())
 
 
 def check_features(backbone: Callable[[torch.Tensor], Sequence[torch.Tensor]], name: str) -> None:
     """What a backbone, with the values of `fill_value`, gives for the image of a vector is what was recorded."""
-    batch, _, height, width = read_vector(name)['image']
+    batch, _, height, width = read_json(name)['image']
     recorded = np.load(FOLDER / f'{name}.npz')
     outputs = backbone(image(batch, height, width))
     assert sorted(recorded.files) == [f'stage{stage}' for stage in range(len(outputs))]

@@ -31,14 +31,10 @@ from tests.needs import reason_of_lack
 
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
-# The modules of the package whose operators run on CUDA.
-MODULES = ('add_norm', 'aggregated_attention', 'cosine_attention', 'gated_convolution', 'gelu_pool', 'log_cpb')
-MODULES += ('sliding_window',)
+# Those of the package whose operators run on CUDA.
+MODULES = 'add_norm aggregated_attention cosine_attention gated_convolution gelu_pool log_cpb sliding_window'
 # Seed of the order of the threads in all tests; by default another one in each run.
 SEED_VARIABLE = 'BIOATTN_MM_THREADS_SEED'
-
-# The kernels: all that they do with memory is checked. Lines are named in faults.
-CHECKED = ('-fsanitize=thread,alignment', '-fno-builtin-memcpy', '-O1', '-g1')
 
 
 class CUDAOnCPU:
@@ -106,7 +102,7 @@ class CUDAOnCPU:
         print(f'order of the threads: {SEED_VARIABLE}={seed}')
         self.operators.set_seed(seed)
 
-    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> 'CUDAOnCPU':
         """Until the end of a test, operators of the package with backend='cuda' run here, on tensors of the CPU."""
         self.draw_order()
         if reason := reason_of_lack('operators'):
@@ -118,10 +114,11 @@ class CUDAOnCPU:
                 inputs = *inputs[:4], *(tensor.to(inputs[0].dtype) for tensor in inputs[4:6]), *inputs[6:]
             return functions[name].apply(*inputs)
 
-        for name in MODULES:
+        for name in MODULES.split():
             module = import_module(f'bioattn_mm.ops.{name}')
             monkeypatch.setattr(module, 'choose_backend', lambda device, backend, unsupported=None: backend)
             monkeypatch.setattr(module, 'differentiable', differentiable)
+        return self
 
     @contextmanager
     def without_barrier(self, place: str) -> Iterator[None]:
@@ -161,7 +158,9 @@ def compile_library(library: Path, sources: Sequence[Path], capability: int) -> 
         if source.suffix == '.cu':
             kernels, source = source.read_text(), own / source.name
             source.write_text(with_calls_for_ptx(kernels))
-            flags = [*CHECKED, '-x', 'c++', '-DBIOATTN_SUM_BLOCKS=2']
+            # All that kernels do with memory is checked. Lines are named in faults.
+            flags = ['-fsanitize=thread,alignment', '-fno-builtin-memcpy', '-O1', '-g1', '-x', 'c++']
+            flags.append('-DBIOATTN_SUM_BLOCKS=2')
         objects.append(str(own / f'{source.stem}.o'))
         run([*compile_one, *flags, '-c', str(source), '-o', objects[-1]])
     libraries, linked = Path(torch.__file__).parent / 'lib', str(own / 'linked')

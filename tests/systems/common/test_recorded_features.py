@@ -19,7 +19,7 @@ from .small_backbones import VARS_NAMES, loaded
 
 def released(name: str, folder: Path) -> nn.Module:
     """The backbone of a vector, with the weights of a file like the release's."""
-    vector = parity.read_vector(name)
+    vector = parity.read_json(name)
     variant, size, attention = vector['variant'], tuple(vector['image'][2:]), vector.get('attention')
     cls, manifest = {
         'TransNeXt': (TransNeXt, f'transnext_{variant}'),

@@ -39,7 +39,7 @@ def test_logits_are_the_recorded_ones(name: str, host: str, tmp_path: Path, line
         init_cfg = dict(type='Pretrained', checkpoint=str(path))
         model = classifier(backbone, channels=weights['head.weight'].shape[1], init_cfg=init_cfg)
         model.init_weights()
-    vector = parity.read_vector(name)
+    vector = parity.read_json(name)
     logits = model.eval()(parity.image(*vector['image'][::2], vector['image'][3]))
     recorded = np.load(parity.FOLDER / f'{name}.npz')['logits']
     assert parity.relative_error(logits.numpy(), recorded) < 1e-4
