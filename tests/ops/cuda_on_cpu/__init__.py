@@ -42,8 +42,7 @@ class CUDAOnCPU:
 
     Args:
         name: Of the library and of its operators, `torch.ops.<name>`.
-        folder: Where it is compiled, or was by another process of the tests; one for all libraries, which have the
-            emulation itself in common.
+        folder: Where all libraries are compiled, by the first process of the tests that asks.
         sources: CUDA files, which are checked, and C++ files of operators; by default all kernels of the package.
         capability: Compute capability to compile for, times 100: 800 for 8.0 and later, 750, or 0 for earlier ones.
     """
