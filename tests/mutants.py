@@ -1,11 +1,12 @@
-"""Changes one place of the package at a time, and names the changes that no test of the folder finds.
+"""Changes one place of the package at a time, and names the changes that no test of it finds.
 
     python tests/mutants.py bioattn_mm/training/ema.py bioattn_mm/data/formats --number 40
     python tests/mutants.py bioattn_mm/ops/csrc/cpu --number 40
 
 A change is another operator, comparison, number, condition, or order or number of a call's arguments. The tests are
-`tests/FOLDER/test_FILE.py`, or those of the folder, and run in a copy of the checkout. `work_dirs/mutants.jsonl` has
-what was tried: a run goes on where another ended. A change of what tests hold is tried anew once the file is removed.
+`tests/FOLDER/test_FILE.py`, or those of the folder, and those of what imports the file, in a copy of the checkout.
+`work_dirs/mutants.jsonl` has what was tried: a run goes on where another ended. A change of what tests hold is tried
+anew once the file is removed.
 
 A change of C++ is another operator or number. The library is compiled quickly: AVX2 stands for the instruction sets
 whose kernels differ from its own in the length of vectors alone. A change that does not compile, or to the same
@@ -140,9 +141,8 @@ class Operators:
     def link(self, changed: dict[str, Path]) -> None:
         self.library.unlink(missing_ok=True)  # in use where it was loaded
         objects = (self.kept | changed).values()
-        subprocess.run(
-            [self.compiler, '-shared', *objects, *self.folders, '-ltorch_cpu', '-o', self.library], check=True
-        )
+        command = [self.compiler, '-shared', *objects, *self.folders, '-ltorch_cpu', '-o', self.library]
+        subprocess.run(command, check=True)
 
     def pass_in(self, file: Path, tests: list[str], limit: float) -> bool | None:
         """As the function, with a changed file; None where that does not compile, or to nothing else."""
@@ -165,20 +165,23 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def tests_of(file: Path, with_folder: bool) -> list[str]:
-    """The tests of a file; those of its folder, or of the next one above it that has tests, where it has none.
-
-    With both go what a folder refuses, and those of `common` beside it, which hold all systems to the same rules.
-    """
+    """The tests of a file and of what imports it; those of the nearest folder above, where it has none of its own."""
     if file.is_relative_to(CSRC):
         return OF_OPERATORS
-    folder = Path('tests') / file.relative_to(ROOT / 'bioattn_mm').parent
-    while not list((ROOT / folder).glob('test_*.py')):
-        folder = folder.parent
-    folders = [each for each in dict.fromkeys((folder, folder.with_name('common'))) if (ROOT / each).is_dir()]
-    own, refused = folder / f'test_{file.stem}.py', (each / 'test_wrong_arguments.py' for each in folders)
-    of_file = [path for path in (own, *refused) if (ROOT / path).exists()] if (ROOT / own).exists() else []
-    first = OF_OPERATORS if folder == Path('tests/ops') and not of_file else []
-    return [*first, *(str(path) for path in of_file + folders * (with_folder or not of_file))]
+    parents = (ROOT / 'tests' / file.relative_to(ROOT / 'bioattn_mm')).parents
+    folder = next(each for each in parents if list(each.glob('test_*.py')))
+    # With both go what a folder refuses, and those of `common` beside it, which hold all systems to the same rules.
+    folders = [each for each in dict.fromkeys((folder, folder.with_name('common'))) if each.is_dir()]
+    own = folder / f'test_{file.stem}.py'
+    tests = [own, *(each / 'test_wrong_arguments.py' for each in folders)] if own.exists() else []
+    whole = folders * (with_folder or not tests)
+    tests += [ROOT / path for path in OF_OPERATORS] * (folder == ROOT / 'tests/ops' and not tests)
+    package, _, name = '.'.join(file.relative_to(ROOT).with_suffix('').parts).rpartition('.')
+    imports = re.compile(rf'\b{package}(\.| import (.*\W)?){name}\b')
+    for path in sorted([*(ROOT / 'tests').rglob('test_*.py'), *(ROOT / 'tools').rglob('*.py')]):
+        if imports.search(path.read_text()):
+            tests.append(path if path.match('test_*') else ROOT / f'tests/tools/test_{path.stem}.py')
+    return [str(path.relative_to(ROOT)) for path in dict.fromkeys(tests + whole) if path.exists()]
 
 
 def pass_in(place: Path, tests: list[str], limit: float = 3600) -> bool:

@@ -27,7 +27,7 @@ def groups_table(model: nn.Module, optim_wrapper: BaseOptimWrapper) -> str:
     table = Table(title='learning rate and weight decay', title_justify='left')
     for column in ('learning rate', 'weight decay', 'tensors', 'parameters'):
         table.add_column(column, justify='right')
-    table.add_column('for example', no_wrap=True)
+    table.add_column('for example')
     for rate, decay in sorted(groups, reverse=True):
         parameters = groups[rate, decay]
         number = sum(parameter.numel() for parameter in parameters)

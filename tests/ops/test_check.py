@@ -32,6 +32,9 @@ def test_report_of_what_was_built(capsys: pytest.CaptureFixture) -> None:
 def test_every_operator_is_checked() -> None:
     operators = {name for name in ops.__all__ if 'backend' in inspect.signature(getattr(ops, name)).parameters}
     assert set(OPERATORS) == set(registration.OPERATORS) == operators
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    for name in OPERATORS if LIBRARY_IS_LOADED else ():
+        assert ('cpu' in OPERATORS[name].dtypes) == has_kernel(f'bioattn_mm::{name}', 'CPU')
 
 
 @needs_library

@@ -197,6 +197,7 @@ def test_heat_and_marks() -> None:
     changed = np.argwhere((marked != picture).any(-1))
     assert (changed.min(0) <= (80, 120)).all() and (changed.max(0) >= (120, 160)).all()
     assert (changed.min(0) >= (74, 114)).all() and (changed.max(0) <= (126, 166)).all()
+    assert {tuple(color) for color in marked[tuple(changed.T)].tolist()} == {(0, 0, 0), pictures.MARK}
     crossed = np.argwhere((pictures.mark_pixel(picture, (2, 3), (5, 10)) != picture).any(-1))
     np.testing.assert_allclose(crossed.mean(0), (100, 140), atol=1)
     field = np.full((8, 8), 1e-9)

@@ -56,7 +56,8 @@ def test_the_page_itself_is_answered(client: httpx.Client, server: str) -> None:
     origin = server.rstrip('/')
     port = origin.rsplit(':', 1)[1]
     config = client.get('config', headers={'Origin': origin})
-    assert client.get('').status_code == config.status_code == 200 and not config.json()['run_history']
+    assert client.get('').status_code == config.status_code == 200
+    assert not config.json()['run_history'] and not config.json()['analytics_enabled']
     assert client.get('config', headers={'Host': f'localhost:{port}'}).status_code == 200
     assert upload(client, 'image.png', encoded('png'), Origin=origin).status_code == 200
     assert upload(client, 'large.png', bytes(2**20 + 1)).status_code == 413

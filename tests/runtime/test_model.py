@@ -162,6 +162,8 @@ def test_an_image_that_needs_too_much_memory_does_not_end_the_run(tmp_path: Path
     reasons = ('needs more memory than there is', *['cannot be resized'] * 3)
     for prediction, reason in zip(bad, reasons, strict=True):
         assert str(prediction.error).startswith(f'an image of 61 x 48 pixels {reason}')
+    monkeypatch.setattr(model, '_compute', compute := Mock())
+    assert len(list(model.iterate([image] * 2))) == compute.call_count == 2  # one by one, unless asked for batches
 
 
 def test_nan_is_no_class(tmp_path: Path) -> None:
@@ -254,6 +256,9 @@ def test_what_the_command_refuses(tmp_path: Path, tool: InProcess) -> None:
     for arguments, message in REFUSED.items():
         error = tool.refused(tmp_path, 'predict.py', *arguments.split())
         assert error.startswith('error: ') and message in error
+    with pytest.raises(SystemExit):
+        tool(tmp_path, 'predict.py', 'exported/model.onnx', '--help')
+    assert 'Example:\n  predict.py exported/end2end.onnx' in tool.capsys.readouterr().out
 
 
 def test_what_a_model_refuses(tmp_path: Path) -> None:

@@ -56,8 +56,9 @@ def test_portable_formulas_are_the_operators() -> None:
         for layer in layers:
             x = torch.randn(2, 5, 8, 48 if isinstance(layer, ConvGLU) else 16)
             expected = layer(x)
-            with portable_formulas():
+            with portable_formulas(), torch.profiler.profile() as run:
                 torch.testing.assert_close(layer(x), expected, atol=2e-5, rtol=1e-4)
+            assert not [event.name for event in run.events() if event.name.startswith('bioattn_mm::')]
 
 
 @pytest.mark.parametrize('target', [1, (3, 5), (4, None), 9])

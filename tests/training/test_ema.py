@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.ema import ShardableEMAHook
@@ -41,6 +42,10 @@ def test_a_resumed_run_goes_on_with_weights_and_average() -> None:
     saved = dict(state_dict={'weight': torch.tensor([[3.0, 4.0]])})
     hook.before_save_checkpoint(runner, saved)
     assert saved['state_dict']['weight'].tolist() == [[1, 2]]
+    with FakeTensorMode():  # of a GPU that need not be there
+        hook.average = {'weight': torch.ones(2, device='cuda')}
+        hook.before_save_checkpoint(runner, copied := dict(state_dict={}))
+    assert copied['state_dict']['weight'].device.type == 'cpu'
 
     resumed, started = ShardableEMAHook(momentum=0.5), ShardableEMAHook(momentum=0.5)
     loaded = dict(saved, state_dict=dict(saved['state_dict']))

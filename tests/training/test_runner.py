@@ -79,3 +79,10 @@ def test_a_config_that_cannot_train(
         run.train()
     assert re.match(message, str(error.value)) and '\n' not in str(error.value)
     assert ('Traceback' in capsys.readouterr().err) == (config.log_level == 'DEBUG')
+
+
+def test_the_reason_of_a_worker_is_in_its_last_line() -> None:
+    text = 'Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n'
+    with pytest.raises(InputError, match='^the run would fail: ValueError: 3$'):
+        with runner.failures_in_one_line(toy_config(2, 1)):
+            raise ValueError(f'{text}ValueError: 3')

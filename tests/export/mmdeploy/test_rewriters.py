@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from mmcv.cnn.bricks.transformer import AdaptivePadding
 from mmengine.config import Config
+from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 
 from bioattn_mm.systems.common.position_embedding import PositionEmbedding
@@ -28,6 +30,7 @@ from mmdeploy.core import RewriterContext  # noqa: E402
 from mmdeploy.utils import IR  # noqa: E402
 
 import bioattn_mm.export.mmdeploy  # noqa: E402, F401
+from bioattn_mm.export.mmdeploy.tasks import SegmentationModel  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 OPSET = 17
@@ -192,3 +195,11 @@ def test_rewritten_and_exported_are_the_eager_one(name: str, size: str, rewritte
     for x, expected in pairs:
         (output,) = session.run(None, {'input': x.numpy()})
         torch.testing.assert_close(torch.from_numpy(output), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_scores_without_an_argmax_are_resized() -> None:
+    deploy = Config(dict(codebase_config=dict(type='mmseg', with_argmax=False)))
+    model = SimpleNamespace(deploy_cfg=deploy, align_corners=False)
+    sample = SegDataSample(metainfo=dict(ori_shape=(8, 6)))
+    (result,) = SegmentationModel.pack_result(model, torch.randn(1, 3, 4, 3), [sample])
+    assert result.seg_logits.shape == result.pred_sem_seg.shape == (8, 6)

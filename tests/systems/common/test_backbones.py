@@ -216,13 +216,14 @@ def test_bfloat16(name: str, mode: str) -> None:
     assert all(parameter.grad.isfinite().all() for parameter in backbone.parameters())
 
 
+@pytest.mark.parametrize('last', [0, 1])
 @every_backbone
-def test_frozen_stages_stay_frozen_in_training(name: str) -> None:
-    backbone = build(name, frozen_stages=1, drop_path_rate=0.5).train()
+def test_frozen_stages_stay_frozen_in_training(name: str, last: int) -> None:
+    backbone = build(name, frozen_stages=last, drop_path_rate=0.5).train()
     stages = backbone.stages if CASES[name].num_stages == 4 else backbone.blocks
     for index, stage in enumerate(stages):
-        assert all(parameter.requires_grad == (index > 1) for parameter in stage.parameters())
-        assert stage.training == (index > 1)
+        assert all(parameter.requires_grad == (index > last) for parameter in stage.parameters())
+        assert stage.training == (index > last)
     # What comes before the stages is frozen with them.
     embeddings = ('patch_embed', 'stem', 'pos_embed', 'distance_embedding')
     before = [module for name, module in backbone.named_children() if name in embeddings]

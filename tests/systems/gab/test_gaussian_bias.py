@@ -37,7 +37,7 @@ def test_equals_equation_3_in_values_and_gradients(grid: tuple[int, int]) -> Non
 def test_a_gaussian_of_each_head() -> None:
     """`num_heads` Gaussians are those of as many layers, in the bias and in a ViT's attention."""
     layer = GaussianBias(2.0, num_heads=2)
-    layer.sigma.data, layer.amplitude.data = torch.tensor([2.0, 0.7]), torch.tensor([1.0, 1.5])
+    layer.sigma.data[1], layer.amplitude.data[1] = 0.7, 1.5
     wanted = torch.stack([GaussianBias(2.0, 1.0)((3, 4)), GaussianBias(0.7, 1.5)((3, 4))])
     torch.testing.assert_close(layer((3, 4)), wanted)
     assert layer.head_parameters()['gaussian_sigma'] == pytest.approx([2.0, 0.7])

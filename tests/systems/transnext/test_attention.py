@@ -179,12 +179,12 @@ def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
 @pytest.mark.parametrize('window_size', [3, 5])
 def test_log_cpb_of_the_window(window_size: int) -> None:
     """The bias of the pooled path at the offsets of the window's tokens (TransNeXt, table 6, row 2)."""
-    layer = randomized(LogCPBOfBothPaths(HEADS, (9, 5)))
+    layer = randomized(LogCPBOfBothPaths(HEADS, (9, 5))).double()
     bias, rows = layer((9, 5), (9, 5))  # each pooled token a token
     pairs = bias[:, rows]
     reach = range(-(window_size // 2), window_size // 2 + 1)
     wanted = [pairs[:, 4, 4 + row, 2, 2 + column] for row in reach for column in reach]
-    torch.testing.assert_close(layer.of_window(window_size), torch.stack(wanted, dim=1))
+    torch.testing.assert_close(layer.of_window(window_size), torch.stack(wanted, dim=1), rtol=0, atol=1e-12)
     assert make(AggregatedAttention, position_bias=layer).window_bias is None
 
 

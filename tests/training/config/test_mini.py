@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from bioattn_mm.data.mini import make_mini_datasets
 from bioattn_mm.errors import InputError
-from bioattn_mm.training.config.mini import MINI_FOLDERS, ensure_mini_data, make_mini
+from bioattn_mm.training.config.mini import MINI_FOLDERS, ensure_mini_data, make_mini, with_mini_test_data
 
 from ...conftest import ROOT
 
@@ -83,6 +83,7 @@ def test_data_sizes_and_schedule_shrink_and_the_architecture_stays(name: str) ->
     before = config.pretty_text
     mini = make_mini(config)
     assert config.pretty_text == before and 'SyncBN' not in mini.pretty_text
+    assert mini.filename == with_mini_test_data(config).filename == config.filename
     found = mini.to_dict()
     mini.merge_from_dict(MINIATURES[name])
     assert mini.to_dict() == found

@@ -4,7 +4,8 @@ import pytest
 from mmengine.config import Config
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.training.config.options import check_name, check_num_classes, merge_options
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.options import check_name
 
 from ...conftest import ROOT
 
@@ -16,9 +17,8 @@ def upernet() -> Config:
 
 @pytest.mark.parametrize('key', ['model.decode_head.num_classes', 'model.auxiliary_head.num_classes'])
 def test_heads_of_too_few_classes(key: str, upernet: Config) -> None:
-    merge_options(upernet, {key: 149})
     with pytest.raises(InputError, match=rf'^{key[:-12]} has num_classes=149: expected one for each .* 150$'):
-        check_num_classes(upernet)
+        load_config(upernet, cfg_options={key: 149}, dataloaders=('train_dataloader',))
 
 
 @pytest.mark.parametrize(
