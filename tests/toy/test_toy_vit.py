@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -57,26 +56,9 @@ def test_a_subclass_loads_the_released_file(model: nn.Module, tmp_path: Path) ->
 
 
 def test_freezes(model: nn.Module) -> None:
-    backbone = type(model.backbone)(frozen_stages=1).train()
-    frozen = [*backbone.patch_embed.modules(), *backbone.blocks[0].modules(), *backbone.blocks[1].modules()]
-    assert [module for module in backbone.modules() if not module.training] == frozen
+    backbone = type(model.backbone)(frozen_stages=1)
     for name, parameter in backbone.named_parameters():
         assert parameter.requires_grad == name.startswith(('blocks.2', 'blocks.3', 'norm'))
-
-
-def test_learns_at_the_rate_of_each_layer(model: nn.Module) -> None:
-    config = Config.fromfile(CONFIG)
-    groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
-    rates = {parameter: group['lr'] for group in groups for parameter in group['params']}
-    backbone = model.backbone
-    layers = [
-        backbone.patch_embed.proj.weight,
-        *(block.attn.slope for block in backbone.blocks),
-        backbone.norm.weight,
-    ]
-    base = config.optim_wrapper.optimizer.lr
-    assert [rates[layer] / base for layer in layers] == pytest.approx([0.5**depth for depth in (5, 4, 3, 2, 1, 0)])
-    assert rates[model.decode_head.conv_seg.weight] == base
 
 
 def test_each_block_is_a_unit_of_fsdp(model: nn.Module, one_process: None, tmp_path: Path) -> None:
@@ -92,15 +74,8 @@ def test_each_block_is_a_unit_of_fsdp(model: nn.Module, one_process: None, tmp_p
 
 
 def test_analysis_looks_into_it(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
-    options = ('--mini', '--max-images', 1, '--out')
-    tool(workplace, 'analysis/attention_maps.py', CONFIG, '--layer', 2, *options, tmp_path / 'maps')
-    document = json.loads((tmp_path / 'maps/attention_maps.json').read_text())
-    (of_image,) = document['images']
-    assert of_image['layer'] == 'blocks.2.attn'
-    (weights,) = of_image['maps']
-    assert weights['name'] == 'attention' and len(weights['values']) == 2
-    tool(workplace, 'analysis/locality.py', CONFIG, *options, tmp_path / 'locality')
-    heads = json.loads((tmp_path / 'locality/locality.json').read_text())['heads']
+    tool(workplace, 'analysis/locality.py', CONFIG, '--mini', '--max-images', 1, '--out', tmp_path)
+    heads = json.loads((tmp_path / 'locality.json').read_text())['heads']
     assert [head['slope'] for head in heads] == pytest.approx([0.01, 0.1] * 4)
     # The steeper slope reaches less far.
     assert all(far['nonlocality'] > near['nonlocality'] for far, near in zip(heads[::2], heads[1::2]))

@@ -17,9 +17,6 @@ PATCH_SIZE = 16
 class NearAttention(nn.Module):
     """Multi-head attention whose logits fall with the squared distance of query and key, at a learned rate per head.
 
-    `-s |i - j|^2 = 2 s i.j - s |j|^2 - s |i|^2`, and the softmax over the keys j cancels the last term: the bias is a
-    dot product, so that it needs three more channels in queries and keys instead of a matrix of all pairs.
-
     Args:
         embed_dims: Width of the tokens.
         num_heads: Attention heads.
@@ -28,15 +25,14 @@ class NearAttention(nn.Module):
     def __init__(self, embed_dims: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.scale = (embed_dims // num_heads) ** -0.5
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
         self.slope = nn.Parameter(torch.linspace(0.01, 0.1, num_heads))
         self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to the same shape."""
-        query, key, value = self._query_key_value(x)
-        output = F.scaled_dot_product_attention(query, key, value, scale=1.0)
+        query, key, value, bias = self._parts(x)
+        output = F.scaled_dot_product_attention(query, key, value, bias)
         return self.proj(output.transpose(1, 2).reshape(x.shape))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
@@ -46,25 +42,21 @@ class NearAttention(nn.Module):
             x: (B, H, W, C).
             queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
-        query, key, _ = self._query_key_value(x)
-        weights = (query[:, :, queries] @ key.transpose(-2, -1)).softmax(-1)
+        query, key, _, bias = self._parts(x)
+        weights = (query[:, :, queries] @ key.mT * query.shape[-1] ** -0.5 + bias[:, queries]).softmax(-1)
         return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
 
     def head_parameters(self) -> dict[str, list[float]]:
         """The slope of each head."""
         return dict(slope=self.slope.tolist())
 
-    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, H, W, C) to (B, heads, H * W, d + 3) twice and (B, heads, H * W, d)."""
+    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, H, W, C) to queries, keys and values, (B, heads, H * W, d), and the bias, (heads, H * W, H * W)."""
         query, key, value = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         rows, columns = (torch.arange(length, device=x.device, dtype=x.dtype) for length in x.shape[1:3])
-        place = torch.stack(torch.meshgrid(rows, columns, indexing='ij'), -1).flatten(0, 1)  # (H * W, 2)
-        slope = self.slope[:, None, None]
-        of_query = torch.cat((2 * slope * place, -slope.expand(-1, place.shape[0], 1)), -1)  # (heads, H * W, 3)
-        of_key = torch.cat((place, place.square().sum(-1, keepdim=True)), -1)  # (H * W, 3)
-        query = torch.cat((query * self.scale, of_query.expand(x.shape[0], -1, -1, -1)), -1)
-        key = torch.cat((key, of_key.expand(x.shape[0], self.num_heads, -1, -1)), -1)
-        return query, key, value
+        place = torch.stack(torch.meshgrid(rows, columns, indexing='ij'), -1).flatten(0, 1)
+        distance = (place[:, None] - place).square().sum(-1)
+        return query, key, value, -self.slope[:, None, None] * distance
 
 
 @MODELS.register_module()
