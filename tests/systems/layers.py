@@ -1,9 +1,7 @@
-"""What tests of layers share: parameters that matter, heads, Gaussians, and the comparison with a formula."""
+"""What tests of layers share: parameters that matter, tokens, heads, and the comparison with a formula."""
 
 import torch
 from torch import Tensor, nn
-
-from bioattn_mm.systems.gab import GaussianBias
 
 
 def randomized(layer: nn.Module, std: float = 0.3) -> nn.Module:
@@ -13,15 +11,13 @@ def randomized(layer: nn.Module, std: float = 0.3) -> nn.Module:
     return layer.eval()
 
 
+def tokens(grid: tuple[int, int], batch: int = 2) -> Tensor:
+    return torch.randn(batch, *grid, 12, dtype=torch.float64, requires_grad=True)
+
+
 def split_heads(x: Tensor, num_heads: int = 3) -> Tensor:
     """(B, H, W, C) to (B, heads, H * W, d)."""
     return x.flatten(1, 2).unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
-def values_of_gaussians(backbone: nn.Module) -> list[tuple[float, float]]:
-    """Amplitude and sigma of each layer of GAB."""
-    layers = [module for module in backbone.modules() if isinstance(module, GaussianBias)]
-    return [(layer.amplitude.item(), layer.sigma.item()) for layer in layers]
 
 
 def check_formula(

@@ -137,11 +137,8 @@ ABLATIONS = {
         for dictionary, grid in (('dynamic', dict(static_grid=None)), ('and static', {}))
     },
 }
-# The attentions of the release of VARS by its names.
-VARS_NAMES = {'self-att': 'softmax', 'perf': 'performer'} | {name: name for name in ('vars_s', 'vars_d', 'vars_sd')}
 every_backbone = pytest.mark.parametrize('name', CASES)
 every_variant = pytest.mark.parametrize('name', VARIANTS)
-plain_variant = pytest.mark.parametrize('name', [name for name, case in VARIANTS.items() if case.num_stages == 12])
 
 
 def loaded(cls: type[nn.Module], weights: object, folder: Path, *arguments: object, **options: object) -> nn.Module:

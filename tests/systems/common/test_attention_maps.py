@@ -21,15 +21,10 @@ from bioattn_mm.systems.vars import (
     SparseReconstructionAttention,
 )
 from tests.systems.common.small_backbones import build
-from tests.systems.layers import randomized, split_heads
+from tests.systems.layers import randomized, split_heads, tokens
 
 CHANNELS, HEADS = 12, 3
-GRIDS = [(3, 7), (5, 4), (1, 6)]
-every_grid = pytest.mark.parametrize('grid', GRIDS, ids=str)
-
-
-def tokens(grid: tuple[int, int], batch: int = 2) -> Tensor:
-    return torch.randn(batch, *grid, CHANNELS, dtype=torch.float64)
+every_grid = pytest.mark.parametrize('grid', [(3, 7), (5, 4), (1, 6)], ids=str)
 
 
 def some_queries(grid: tuple[int, int]) -> Tensor:
@@ -131,6 +126,7 @@ def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize('static_grid', [None, (4, 4)], ids=['vars_d', 'vars_sd'])
 @every_grid
+@torch.inference_mode()
 def test_linear_sparse_reconstruction_is_attention(grid: tuple[int, int], static_grid: tuple | None) -> None:
     """Without a penalty each step is linear in the values, and the weights are those of a linear attention."""
     layer = SparseReconstructionAttention(CHANNELS, HEADS, static_grid, sparsity=0.0, threshold='soft')
@@ -141,6 +137,8 @@ def test_linear_sparse_reconstruction_is_attention(grid: tuple[int, int], static
     for weights, codes in zip(maps.values(), states, strict=True):
         reconstruction = (dictionary @ codes)[:, :, queries].transpose(1, 2).flatten(2)
         torch.testing.assert_close(output_of(weights, value_of(layer, x)), reconstruction)
+    norms = torch.stack([(dictionary @ codes).norm(dim=-1).unflatten(-1, grid) for codes in states])
+    torch.testing.assert_close(layer.reconstruction_norms(x), norms)
 
 
 def test_weights_of_sparse_reconstruction_are_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,48 +163,22 @@ def test_weights_of_sparse_reconstruction_are_derivatives(monkeypatch: pytest.Mo
 
 
 @every_grid
+@torch.inference_mode()
 def test_weights_of_convolutions(grid: tuple[int, int]) -> None:
-    layer = randomized(ConvolutionalSparseReconstruction(1, (4, 4), sparsity=0.0))
     x, queries = torch.randn(2, *grid, 1, dtype=torch.float64), some_queries(grid)
-    dictionary, states = layer.recurrent_states(x)
-    outputs = [layer.decode(dictionary, codes).flatten(1) for codes in states]
-    of_filter = randomized(GlobalFilter(1, (4, 4)))
-    for value, maps, wanted in (
-        (layer.v(x), layer.attention_maps(x, queries), outputs),
-        (x, of_filter.attention_maps(x, queries), [of_filter(x).flatten(1)]),
-    ):
+    layer = randomized(GlobalFilter(1, (4, 4)))
+    cases = [(x, layer.attention_maps(x, queries), [layer(x).flatten(1)])]
+    for with_mixing in (True, False):
+        layer = ConvolutionalSparseReconstruction(1, (4, 4), sparsity=0.0, with_mixing=with_mixing)
+        dictionary, states = randomized(layer).recurrent_states(x)
+        outputs = [layer.decode(dictionary, codes).flatten(1) for codes in states]
+        cases.append((layer.v(x), layer.attention_maps(x, queries), outputs))
+        torch.testing.assert_close(layer.reconstruction_norms(x).flatten(1), torch.stack(outputs).abs().flatten(1))
+    for value, maps, wanted in cases:
         for weights, output in zip(maps.values(), wanted, strict=True):
             assert weights.weights.shape == (2, 1, 4, *grid)
             of_queries = output_of(weights, value.flatten(1, 2)[:, None])
             torch.testing.assert_close(of_queries[..., 0], output[:, queries])
-
-
-def test_weights_of_reconstruction_in_inference_mode() -> None:
-    queries = torch.tensor([0, 5])
-    for layer in (
-        SparseReconstructionAttention(CHANNELS, HEADS, (4, 4)),
-        ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2),
-        ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2, with_mixing=False),
-    ):
-        with torch.inference_mode():
-            x = tokens((3, 4))
-            maps = randomized(layer).attention_maps(x, queries)
-        for name, expected in layer.attention_maps(x.clone(), queries).items():
-            assert not expected.weights.requires_grad
-            torch.testing.assert_close(maps[name].weights, expected.weights)
-
-
-def test_reconstruction_norms() -> None:
-    x = tokens((3, 5))
-    for layer, heads, axis in (
-        (SparseReconstructionAttention(CHANNELS, HEADS), HEADS, -1),
-        (ConvolutionalSparseReconstruction(CHANNELS, (3, 5)), 1, 1),
-    ):
-        dictionary, states = randomized(layer).recurrent_states(x)
-        wanted = layer.decode(dictionary, states[2]).square().sum(axis).sqrt()
-        norms = layer.reconstruction_norms(x)
-        assert norms.shape == (4, 2, heads, 3, 5)
-        torch.testing.assert_close(norms[2].flatten(), wanted.flatten())
 
 
 @torch.no_grad()
@@ -222,12 +194,6 @@ def test_attention_with_a_class_token() -> None:
     value = layer.qkv(x).chunk(3, -1)[2].unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
     output = layer.proj((weights @ value).transpose(1, 2).flatten(2))
     torch.testing.assert_close(output, layer(x)[:, 1 + queries])
-
-
-def test_distances() -> None:
-    keys = AttentionMap(torch.ones(1, 1, 2, 1, 3), torch.tensor([[2.0]]), torch.tensor([[0, 1, 5], [1, 2, 3]]))
-    distances = keys.distances(torch.tensor([2, 5]), torch.tensor([1, 5]))
-    torch.testing.assert_close(distances, torch.tensor([[[1.0, 0, 4]], [[5, 18**0.5, 13**0.5]]]))
 
 
 def test_recording_leaves_no_hook_behind() -> None:

@@ -44,8 +44,6 @@ LAYERS: dict[str, tuple[Callable[..., nn.Module], int]] = {
 
 
 class Sizes(TorchDispatchMode):
-    """The number of elements of every tensor that an operator returns."""
-
     def __init__(self) -> None:
         super().__init__()
         self.found = []

@@ -1,7 +1,4 @@
-"""`type='bioattn_mm.ConViT'` is found in the root of all registries, and imports no other library.
-
-In processes of their own, where nothing has been imported before.
-"""
+"""In a new process, `type='bioattn_mm.ConViT'` is found in the root registries, and imports no other library."""
 
 import subprocess
 import sys
@@ -34,7 +31,6 @@ assert timm.is_model('transnext_tiny')  # of bioattn_mm, which was imported befo
 
 
 def output(code: str) -> list[str]:
-    """The lines that code prints in a process of its own."""
     process = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     return process.stdout.splitlines()

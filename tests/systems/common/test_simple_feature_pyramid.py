@@ -5,14 +5,11 @@ import torch
 
 from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyramid
 
-SCALES = (4, 2, 1, 0.5, 0.25)
-
-
 STRIDES = [4, 8, 16, 32, 64]
 LEVELS = [(20, 28), (10, 14), (5, 7), (3, 4), (2, 2)]
 # Channels and sizes of the inputs, other arguments, the input of each level, and the levels.
 PYRAMIDS = {
-    'of the last map': (16, [(5, 7)] * 2, dict(scales=SCALES, head_strides=STRIDES), (1,) * 5, LEVELS),
+    'of the last map': (16, [(5, 7)] * 2, dict(scales=(4, 2, 1, 0.5, 0.25), head_strides=STRIDES), (1,) * 5, LEVELS),
     'of maps of one stride': ([16, 12, 8, 4], [(5, 7)] * 4, {}, (0, 1, 2, 3), LEVELS[:4]),
     'of maps of two strides': (
         [16, 12],

@@ -26,7 +26,6 @@ KINDS = {
     'densenet121': {},
     'transnext_micro': dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
 }
-every_kind = pytest.mark.parametrize('name', KINDS)
 
 
 def backbone(name: str, **options) -> nn.Module:
@@ -34,7 +33,7 @@ def backbone(name: str, **options) -> nn.Module:
     return MODELS.build(dict(type='bioattn_mm.TimmBackbone', model_name=name, **KINDS.get(name, {}), **options))
 
 
-@every_kind
+@pytest.mark.parametrize('name', KINDS)
 def test_maps_of_any_size(name: str) -> None:
     """Each covers the image, and every parameter that is built is used."""
     model = backbone(name).train()

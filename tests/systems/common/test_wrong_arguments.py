@@ -12,7 +12,6 @@ from bioattn_mm.systems.common.simple_feature_pyramid import SimpleFeaturePyrami
 from .small_backbones import ARCH, CASES, every_backbone
 
 HEADS = 'embed_dims must be a multiple of num_heads, got {} and {}'
-POWERS = 'scales must be powers of two, got {}'
 
 
 def build(name: str, **options: object) -> nn.Module:
@@ -46,9 +45,7 @@ REFUSED = [
     ('GABSwin', dict(arch=dict(num_heads=(3, 3, 3, 3))), HEADS.format(16, 3)),
     ('GABSwin', dict(sigma=0.0), 'sigma must be positive, got 0.0'),
     ('GABViT', dict(arch=dict(num_heads=3)), HEADS.format(16, 3)),
-    ('GABViT', dict(sigma=-1.0), 'sigma must be positive, got -1.0'),
     ('ConViT', dict(local_up_to_layer=13), 'local_up_to_layer must be 0 to 12, got 13'),
-    ('ConViT', dict(token_mixers=[{}] * 12), 'token_mixers must be one dict or 10 of them'),
     ('ConViT', dict(token_mixers=dict(gate=0)), 'GPSA has no argument gate: expected some of embed_dims, num_'),
     ('ConViT', dict(out_type='cls_token', out_indices=(9, 11)), 'needs out_indices from 10 on'),
     ('PerViT', dict(arch=dict(num_heads=8)), HEADS.format(4, 8)),
@@ -70,13 +67,11 @@ REFUSED = [
     ('SoftmaxAttention', dict(embed_dims=10, num_heads=3), HEADS.format(10, 3)),
     ('PerformerAttention', dict(embed_dims=10, num_heads=3), HEADS.format(10, 3)),
     ('OtherConvGLU', dict(embed_dims=8, ratio=4, design=4), 'design must be 1, 2 or 3, got 4'),
-    ('SimpleFeaturePyramid', dict(scales=(3, 1)), POWERS.format(3)),
-    ('SimpleFeaturePyramid', dict(scales=(1, 0)), POWERS.format(0)),
+    ('SimpleFeaturePyramid', dict(scales=(3, 1)), 'scales must be powers of two, got 3'),
+    ('SimpleFeaturePyramid', dict(scales=(1, 0)), 'scales must be powers of two, got 0'),
     ('SimpleFeaturePyramid', dict(in_channels=[16, 16]), r'of the 4 scales needs one input: in_channels \[16, 16\]'),
     ('SimpleFeaturePyramid', dict(in_channels=[16, 8], stride=[16], sources=[0, 0, 0, 1]), 'stride must be an int'),
     ('SimpleFeaturePyramid', dict(in_channels=[16, 8], sources=[0, 0, 0, 0]), 'sources must name all of the 2'),
-    ('SimpleFeaturePyramid', dict(in_channels=[16, 8], sources=[0, 0, 1, 2]), 'sources must name all of the 2'),
-    ('SimpleFeaturePyramid', dict(sources=[0, 0]), 'each of the 4 scales needs one input'),
     ('SimpleFeaturePyramid', dict(head_strides=[8, 16, 32, 64]), r'the pyramid has \(4, 8, 16, 32\)'),
 ]
 
@@ -91,14 +86,10 @@ def test_wrong_arguments_are_refused(name: str, options: dict, message: str) -> 
         build(name, **options)
 
 
-@pytest.mark.parametrize(
-    ('settings', 'message'),
-    [(dict(ratio=4), 'got None'), (dict(type='LengthScaledAttention'), 'needs position_bias')],
-    ids=str,
-)
-def test_settings_of_a_layer_that_cannot_be_built(settings: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        build_layer(settings, embed_dims=12, num_heads=3)
+def test_settings_of_a_layer_that_cannot_be_built() -> None:
+    for settings, message in ((dict(ratio=4), 'got None'), (dict(type='LengthScaledAttention'), 'position_bias')):
+        with pytest.raises(InputError, match=message):
+            build_layer(settings, embed_dims=12, num_heads=3)
 
 
 @pytest.mark.parametrize('size', [(31, 64), (64, 31), (0, 64)], ids=str)

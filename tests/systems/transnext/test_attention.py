@@ -21,33 +21,21 @@ from bioattn_mm.systems.transnext import (
     LogCPB,
     ScaledCosineQuery,
     TransNeXt,
+    ablations,
 )
-from bioattn_mm.systems.transnext.ablations import (
-    GLU,
-    MLP,
-    CosineQueryWithoutEmbedding,
-    DepthwiseMLP,
-    DynamicBiasAttention,
-    LogCPBOfBothPaths,
-    NoPositionBias,
-    OtherConvGLU,
-    PixelFocusedAttention,
-    RelativePositionBias,
-    TrainedLengthQuery,
-)
-from tests.systems.layers import check_formula, randomized, split_heads
+from tests.systems.common.small_backbones import CASES
+from tests.systems.layers import check_formula, randomized, split_heads, tokens
 
-CHANNELS, HEADS, WIDTH = 12, 3, 4
-GRIDS = [(4, 7), (1, 5), (1, 1)]
-SCALES = [ScaledCosineQuery, CosineQueryWithoutEmbedding]
-every_grid = pytest.mark.parametrize('grid', GRIDS, ids=str)
+CHANNELS, HEADS = 12, 3
+SCALES = [ScaledCosineQuery, ablations.CosineQueryWithoutEmbedding]
+every_grid = pytest.mark.parametrize('grid', [(4, 7), (1, 5), (1, 1)], ids=str)
 
 
 def logits(layer: nn.Module, query: Tensor, keys: Tensor, length: Tensor) -> Tensor:
     """Products of projected queries, (B, heads, N, d), and keys, (B, heads, M, d); `length` keys, (N, 1)."""
     scale = layer.scale
     unit = F.normalize(query, dim=-1)
-    if not isinstance(scale, CosineQueryWithoutEmbedding):
+    if not isinstance(scale, ablations.CosineQueryWithoutEmbedding):
         unit = unit + scale.query_embedding[:, None]
     factor = F.softplus(scale.temperature)[:, None] * length.log()
     return factor * unit @ F.normalize(keys, dim=-1).transpose(-2, -1)
@@ -77,7 +65,7 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
         """Values of the places in the window, (B, heads, N, k * k), for the keys: (B, heads, N, N)."""
         return values.gather(-1, index.expand(*values.shape[:2], -1, -1))
 
-    is_dynamic = isinstance(layer, DynamicBiasAttention)
+    is_dynamic = isinstance(layer, ablations.DynamicBiasAttention)
     learnable = F.normalize(query, dim=-1) @ layer.learnable_tokens
     bias = of_tokens(learnable) if is_dynamic else layer.bias_of_window()[:, index]
     length = (inside.sum(-1, keepdim=True) + pooled_key.shape[2]).double()
@@ -87,10 +75,6 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
     added = 0 if is_dynamic else of_tokens(learnable + layer.learnable_bias[:, None]) * inside
     output = (weights[..., :number] + added) @ value + weights[..., number:] @ pooled_value
     return layer.proj(output.transpose(1, 2).reshape(x.shape))
-
-
-def tokens(grid: tuple[int, int]) -> Tensor:
-    return torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
 
 
 def bias_of(kind: type, pooled_grid: tuple[int, int] = (2, 2)) -> nn.Module:
@@ -108,12 +92,13 @@ def make(
 # Attention to the window and to pooled tokens.
 MIXERS = [
     *((AggregatedAttention, dict(scale=scale)) for scale in SCALES),
-    *((kind, dict(window_size=size)) for kind in (PixelFocusedAttention, DynamicBiasAttention) for size in (3, 5)),
-    (AggregatedAttention, dict(position_bias=RelativePositionBias)),
+    *((ablations.PixelFocusedAttention, dict(window_size=size)) for size in (3, 5)),
+    *((ablations.DynamicBiasAttention, dict(window_size=size)) for size in (3, 5)),
+    (AggregatedAttention, dict(position_bias=ablations.RelativePositionBias)),
     *(
         (kind, dict(position_bias=bias))
-        for kind in (AggregatedAttention, DynamicBiasAttention)
-        for bias in (NoPositionBias, LogCPBOfBothPaths)
+        for kind in (AggregatedAttention, ablations.DynamicBiasAttention)
+        for bias in (ablations.NoPositionBias, ablations.LogCPBOfBothPaths)
     ),
 ]
 
@@ -132,8 +117,8 @@ BIASES_OF_ALL = {
     'extrapolated': lambda: bias_of(LogCPB),
     'interpolated': lambda: LogCPB(HEADS, (4, 4), 'interpolate', (3, 5), (3, 5)),
     'interpolated to its own size': lambda: LogCPB(HEADS, (4, 4), 'interpolate', (4, 7), (4, 7)),
-    'none': lambda: bias_of(NoPositionBias),
-    'learned': lambda: bias_of(RelativePositionBias, (4, 4)),
+    'none': lambda: bias_of(ablations.NoPositionBias),
+    'learned': lambda: bias_of(ablations.RelativePositionBias, (4, 4)),
 }
 
 
@@ -154,7 +139,7 @@ def test_attention_to_all_tokens(
 
 
 def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
-    layer = randomized(RelativePositionBias(HEADS, (4, 6), (4, 6)))
+    layer = randomized(ablations.RelativePositionBias(HEADS, (4, 6), (4, 6)))
     assert layer.offsets.shape == (HEADS, 7, 11)
     bias, rows = layer((4, 6), (4, 6))
     pairs = bias[:, rows]  # (heads, H, Ph, W, Pw)
@@ -167,7 +152,7 @@ def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
     torch.testing.assert_close(bias[:, rows], wanted)
     assert layer.of_offsets((8, 6)) is None
     # Queries of one cell have one bias.
-    pooled = randomized(RelativePositionBias(HEADS, (8, 6), (2, 3)))
+    pooled = randomized(ablations.RelativePositionBias(HEADS, (8, 6), (2, 3)))
     assert pooled.offsets.shape == (HEADS, 3, 5)
     bias, rows = pooled((8, 6), (2, 3))
     pairs = bias[:, rows]
@@ -179,7 +164,7 @@ def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
 @pytest.mark.parametrize('window_size', [3, 5])
 def test_log_cpb_of_the_window(window_size: int) -> None:
     """The bias of the pooled path at the offsets of the window's tokens (TransNeXt, table 6, row 2)."""
-    layer = randomized(LogCPBOfBothPaths(HEADS, (9, 5))).double()
+    layer = randomized(ablations.LogCPBOfBothPaths(HEADS, (9, 5))).double()
     bias, rows = layer((9, 5), (9, 5))  # each pooled token a token
     pairs = bias[:, rows]
     reach = range(-(window_size // 2), window_size // 2 + 1)
@@ -189,7 +174,7 @@ def test_log_cpb_of_the_window(window_size: int) -> None:
 
 
 def test_no_bias_has_no_parameters_and_is_zero_in_both_paths() -> None:
-    attention = make(AggregatedAttention, position_bias=NoPositionBias(HEADS))
+    attention = make(AggregatedAttention, position_bias=ablations.NoPositionBias(HEADS))
     assert attention.window_bias is None and not list(attention.position_bias.parameters())
     bias, rows = attention.position_bias((4, 6), (2, 3))
     assert bias[:, rows].shape == (HEADS, 4, 2, 6, 3)
@@ -199,8 +184,7 @@ def test_no_bias_has_no_parameters_and_is_zero_in_both_paths() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize('size', [500, (96, 130)], ids=str)
 def test_unscaled_is_the_model_itself_at_the_training_size_alone(size: int | tuple[int, int]) -> None:
-    """At others the factor log(N) stays (table 5)."""
-    arch = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))
+    arch = CASES['TransNeXt'].arch
     backbone = TransNeXt(arch, img_size=size).eval()
     unscaled = TransNeXt(arch, img_size=size, **TransNeXt.position_bias_settings('unscaled', size, arch)).eval()
     unscaled.load_state_dict(backbone.state_dict())
@@ -208,13 +192,6 @@ def test_unscaled_is_the_model_itself_at_the_training_size_alone(size: int | tup
     torch.testing.assert_close(unscaled(image), backbone(image))
     for stage, other in zip(unscaled(image[..., :64, :]), backbone(image[..., :64, :]), strict=True):
         assert not torch.allclose(stage, other)
-
-
-def test_unscaled_queries_have_the_length_of_training() -> None:
-    scaled, unscaled = ScaledCosineQuery(HEADS, WIDTH), TrainedLengthQuery(HEADS, WIDTH, num_keys=16)
-    unscaled.load_state_dict(scaled.state_dict())
-    query = torch.randn(2, HEADS, WIDTH)
-    torch.testing.assert_close(unscaled(query, 99.0), scaled(query, math.log(16)))
 
 
 @pytest.mark.parametrize('by', ['hook', 'class'])
@@ -249,13 +226,13 @@ def test_channel_mixers_equal_their_formulas() -> None:
         gate, value = x.chunk(2, -1)
         return F.gelu(gate), value
 
-    check(MLP(CHANNELS, 4), 48, lambda conv, x: F.gelu(x))
-    check(DepthwiseMLP(CHANNELS, 4), 48, lambda conv, x: F.gelu(conv(x)))
-    check(GLU(CHANNELS, 4), 32, lambda conv, x: math.prod(gated(x)))
+    check(ablations.MLP(CHANNELS, 4), 48, lambda conv, x: F.gelu(x))
+    check(ablations.DepthwiseMLP(CHANNELS, 4), 48, lambda conv, x: F.gelu(conv(x)))
+    check(ablations.GLU(CHANNELS, 4), 32, lambda conv, x: math.prod(gated(x)))
     # Eq. 20 to 22 of the paper.
-    check(OtherConvGLU(CHANNELS, 4, 1), 32, lambda conv, x: conv(gated(x)[0]) * gated(x)[1])
-    check(OtherConvGLU(CHANNELS, 4, 2), 32, lambda conv, x: gated(x)[0] * conv(gated(x)[1]))
-    check(OtherConvGLU(CHANNELS, 4, 3), 32, lambda conv, x: conv(math.prod(gated(x))))
+    check(ablations.OtherConvGLU(CHANNELS, 4, 1), 32, lambda conv, x: conv(gated(x)[0]) * gated(x)[1])
+    check(ablations.OtherConvGLU(CHANNELS, 4, 2), 32, lambda conv, x: gated(x)[0] * conv(gated(x)[1]))
+    check(ablations.OtherConvGLU(CHANNELS, 4, 3), 32, lambda conv, x: conv(math.prod(gated(x))))
     # What settings say comes before what is known of the place.
     assert build_layer(dict(type='bioattn_mm.GLU', ratio=2), embed_dims=12, ratio=4).fc2.in_features == 16
 
@@ -285,7 +262,7 @@ def test_pooling_of_whole_cells_is_deterministic(
     pooled_grid: tuple[int, int], whole_cells: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU the backward pass of adaptive pooling has no deterministic kernel."""
-    layer, x = AggregatedAttention(5, 1, NoPositionBias(1), 2, pooled_grid), torch.randn(2, 4, 6, 5)
+    layer, x = AggregatedAttention(5, 1, ablations.NoPositionBias(1), 2, pooled_grid), torch.randn(2, 4, 6, 5)
     layer.pool_norm = nn.Identity()
     adaptive, calls = F.adaptive_avg_pool2d, []
     want = adaptive(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid).permute(0, 2, 3, 1)

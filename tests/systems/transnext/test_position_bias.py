@@ -85,7 +85,6 @@ def test_kept_for_each_size_in_eval_mode_until_it_is_trained() -> None:
 
 @pytest.mark.parametrize('name', ['fc1', 'fc2'])
 def test_pruned_weights_are_trained(name: str) -> None:
-    """Although the layer that has them is not called."""
     bias, grids = LogCPB(2, (14, 14)), ((8, 8), (2, 2))
     layer = getattr(bias, name)
     prune.random_unstructured(layer, 'weight', 0.5)
