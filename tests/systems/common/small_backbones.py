@@ -118,6 +118,7 @@ PERVIT = {
     ),
     'Phi_c alone in the first two blocks': dict(token_mixers=[layer('ContentAttention')] * 2 + [dict()] * 10),
 }
+ISTA = layer('IstaReconstructionAttention')
 ABLATIONS = {
     **{
         f'TransNeXt {name}, {mode}': other('TransNeXt', dict(bias_mode=mode, img_size=64, pretrain_size=64) | options)
@@ -128,13 +129,9 @@ ABLATIONS = {
     'PerViT DeiT': Case(DEIT['arch'], (16,), (12,), 12, DEIT | dict(token_mixers=dict(qkv_bias=True))),
     # VARS, table 2, without steps and sparsity.
     **{
-        f'VARS {block}, {dictionary}': other(
-            'VARS',
-            dict(attention=layer('IstaReconstructionAttention', **grid), num_steps=0, sparsity=0.0),
-            block=block,
-        )
+        f'VARS {block}, {name}': other('VARS', dict(attention=attention, num_steps=0, sparsity=0.0), block=block)
         for block in ('rvt', 'deit', 'gfnet')
-        for dictionary, grid in (('dynamic', dict(static_grid=None)), ('and static', {}))
+        for name, attention in (('dynamic', ISTA | dict(static_grid=None)), ('and static', ISTA))
     },
 }
 every_backbone = pytest.mark.parametrize('name', CASES)

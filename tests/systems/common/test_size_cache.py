@@ -51,21 +51,17 @@ def test_weights_that_change(change: Callable[[nn.Module], object], of_shared: b
     assert layer.count == 2
 
 
-@pytest.mark.parametrize(
-    ('training', 'context'),
-    [
-        (False, torch.enable_grad),
-        (True, torch.no_grad),
-        (False, capture_of_constants),
-        (False, lambda: FakeTensorMode(allow_non_fake_inputs=True)),
-    ],
-    ids=['gradients', 'training', 'CUDA graph', 'fake tensors'],
-)
-def test_where_nothing_is_kept(training: bool, context: Callable) -> None:
-    layer = Scaled().train(training)
-    with torch.no_grad(), context():
-        layer(), layer()
-    assert layer.count == 2 and len(layer.cache) == 0
+def test_where_nothing_is_kept() -> None:
+    for training, context in (
+        (False, torch.enable_grad()),
+        (True, torch.no_grad()),
+        (False, capture_of_constants()),  # in a CUDA graph
+        (False, FakeTensorMode(allow_non_fake_inputs=True)),
+    ):
+        layer = Scaled().train(training)
+        with torch.no_grad(), context:
+            layer(), layer()
+        assert layer.count == 2 and len(layer.cache) == 0
 
 
 @torch.no_grad()
@@ -79,21 +75,17 @@ def test_transforms_compute_what_they_need() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ('limits', 'sizes', 'count', 'kept'),
-    [
+def test_the_newest_stay_within_the_limits() -> None:
+    for limits, sizes, count, kept in (
         (dict(max_sizes=2), (1, 2, 1, 3, 1), 3, 2),
         (dict(max_sizes=2), (1, 2, 1, 3, 1, 2), 4, 2),
         (dict(max_bytes=1), (1, 2, 3, 3), 3, 1),
         (dict(max_bytes=2 * 6 * 4), (1, 2, 3, 3), 3, 2),
-    ],
-    ids=str,
-)
-def test_the_newest_stay_within_the_limits(limits: dict, sizes: tuple[int, ...], count: int, kept: int) -> None:
-    layer = Scaled(**limits)
-    for size in sizes:
-        layer(size)
-    assert (layer.count, len(layer.cache)) == (count, kept)
+    ):
+        layer = Scaled(**limits)
+        for size in sizes:
+            layer(size)
+        assert (layer.count, len(layer.cache)) == (count, kept), (limits, sizes)
 
 
 @torch.no_grad()

@@ -230,16 +230,12 @@ def test_random_initialisation_of_every_parameter() -> None:
     positions = [dict(block.attn.position.named_parameters()) for block in backbone.blocks]
     for value in (backbone.distance_embedding.proj.weight, *(v for each in positions for v in each.values())):
         assert value.unique().numel() == value.numel()
-
-    def of_all(name: str) -> Tensor:
-        return torch.cat([each[name] for each in positions])
-
+    of_all = {name: torch.cat([each[name] for each in positions]) for name in positions[0]}
     for name, low, high in (('norm2.bias', -5, 4), ('norm2.weight', 0.01, 3)):
-        values = of_all(name)
+        values = of_all[name]
         assert low <= values.min() < values.max() <= high and values.std() > 0.1 * (high - low)
     for name, mean in (('norm1.weight', 1), ('norm1.bias', 0)):
-        values = of_all(name)
-        assert (values.mean().item(), values.std().item()) == pytest.approx((mean, 0.02), abs=0.005)
+        assert torch.stack(torch.std_mean(of_all[name])).tolist() == pytest.approx([0.02, mean], abs=0.005)
 
 
 def test_memory_of_the_cache_is_shared_out_among_the_blocks() -> None:

@@ -26,15 +26,9 @@ NAMES = {
 def classifier(backbone: dict, channels: int, classes: int = 1000, **options) -> ImageClassifier:
     """mmpretrain's classifier with one of our backbones; maps are pooled by a neck."""
     neck = None if backbone.get('out_type', 'featmap') != 'featmap' else dict(type='GlobalAveragePooling')
-    return MODELS.build(
-        dict(
-            type='mmpretrain.ImageClassifier',
-            backbone={**backbone, 'type': f'bioattn_mm.{backbone["type"]}', 'out_indices': (-1,)},
-            neck=neck,
-            head=dict(type='LinearClsHead', num_classes=classes, in_channels=channels),
-            **options,
-        )
-    )
+    backbone = {**backbone, 'type': f'bioattn_mm.{backbone["type"]}', 'out_indices': (-1,)}
+    head = dict(type='LinearClsHead', num_classes=classes, in_channels=channels)
+    return MODELS.build(dict(type='mmpretrain.ImageClassifier', backbone=backbone, neck=neck, head=head, **options))
 
 
 def released_file(path: Path, manifest: str, classes: int = 1000) -> dict[str, Tensor]:

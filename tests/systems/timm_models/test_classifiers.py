@@ -11,7 +11,6 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner.checkpoint import load_checkpoint
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.systems.convit import ConViT
 from bioattn_mm.systems.timm_models.models import CLASSIFIER_SETTINGS
 from tests import parity
 
@@ -56,22 +55,6 @@ def test_logits_are_the_recorded_ones(name: str, host: str, tmp_path: Path, line
     if host == 'mmpretrain':
         unused = ', '.join(name for name in weights if name.endswith('.attn.L'))  # computed from other weights
         assert lines[0].endswith(f'not used: {unused}' if unused else 'entries used, which are all of the file')
-
-
-@torch.no_grad()
-def test_tokens_of_convit_at_any_size() -> None:
-    token, mean, maps = (
-        ConViT(ARCH['ConViT'], out_indices=(10, 11), out_type=out_type).eval()
-        for out_type in ('cls_token', 'avg_featmap', 'featmap')
-    )
-    for backbone in (mean, maps):
-        backbone.load_state_dict(token.state_dict())
-    image = torch.randn(2, 3, 90, 33)
-    for class_token, pooled, feature in zip(token(image), mean(image), maps(image), strict=True):
-        assert class_token.shape == pooled.shape == (2, 8)
-        assert feature.shape == (2, 8, 6, 3)
-        torch.testing.assert_close(pooled, feature.mean((2, 3)))
-        assert not torch.allclose(class_token, pooled, atol=1e-3)
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -41,23 +41,18 @@ def test_gradient_of_features_keeps_the_layout_of_tokens() -> None:
     assert grad.is_contiguous(memory_format=torch.channels_last) and torch.equal(grad, weights)
 
 
-# Arguments, and by stage the unit of the coordinates, that of the release, and the grids of a classifier, from which
-# the bias is interpolated.
-@pytest.mark.parametrize(
-    ('options', 'units', 'grids', 'pooled'),
-    [
+def test_grids_of_the_position_bias() -> None:
+    """The unit of the coordinates, that of the release, and the grids of a classifier, which it is resized from."""
+    for options, units, grids, pooled in (
         (dict(arch=SMALL, img_size=384), [56, 28, 14, 7], [96, 48, 24, 12], [12, 12, 12, 12]),
         (dict(arch='micro-aaaa'), [64, 32, 16, 8], [64, 32, 16, 8], [4, 4, 4, 4]),
         (dict(arch=SMALL_AAAA, pretrain_size=384), [96, 48, 24, 12], [96, 48, 24, 12], [6, 6, 6, 6]),
-    ],
-    ids=str,
-)
-def test_grids_of_the_position_bias(options: dict, units: list, grids: list, pooled: list) -> None:
-    with on_meta():
-        stages = TransNeXt(bias_mode='interpolate', **options).stages
-    for stage, *sides in zip(stages, units, grids, pooled, strict=True):
-        bias = stage.blocks[0].attn.position_bias
-        assert [bias.pretrain_grid, bias.train_grid, bias.train_pooled_grid] == [(side, side) for side in sides]
+    ):
+        with on_meta():
+            stages = TransNeXt(bias_mode='interpolate', **options).stages
+        for stage, *sides in zip(stages, units, grids, pooled, strict=True):
+            bias = stage.blocks[0].attn.position_bias
+            assert [bias.pretrain_grid, bias.train_grid, bias.train_pooled_grid] == [(side, side) for side in sides]
 
 
 def test_linear_mode_pools_every_grid_to_that_of_training() -> None:

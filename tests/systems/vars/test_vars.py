@@ -18,10 +18,8 @@ from bioattn_mm.systems.vars.attention import (
     gelu_threshold,
 )
 from bioattn_mm.systems.vars.baselines import GlobalFilter, PerformerAttention
-from tests.systems.common.small_backbones import RVT
+from tests.systems.common.small_backbones import ISTA, RVT
 from tests.systems.layers import check_formula, randomized, split_heads
-
-ISTA = dict(type='bioattn_mm.IstaReconstructionAttention')
 
 
 def written_out(layer: SparseReconstructionAttention, x: Tensor) -> Tensor:
