@@ -115,19 +115,10 @@ def quick_runs() -> None:
 
 
 @pytest.fixture(autouse=True)
-def fixed_seed() -> None:
+def fresh_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same seed; no run writes to the files of an earlier test's; no workers of data loaders outlive a test."""
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def own_runs() -> None:
-    """No run of a test writes to the files of an earlier one, whose folder and second it may share with it."""
     forget_runs()
-
-
-@pytest.fixture(autouse=True)
-def loader_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No workers of data loaders outlive a test."""
     LoaderWorkers.watch(monkeypatch)
     yield
     LoaderWorkers.end()

@@ -16,10 +16,8 @@ from tests.ops.conftest import CAPABILITIES, IN_USE, OF_BFLOAT16, capability, ne
 pytestmark = needs_library
 
 
-@pytest.mark.parametrize('name', ['default', 'avx2', 'avx512', 'avx512_bf16'])
+@pytest.mark.parametrize('name', CAPABILITIES[:-1])  # all other tests run with the last
 def test_operators_compute_what_they_should(name: str, capsys: pytest.CaptureFixture, monkeypatch) -> None:
-    if name not in CAPABILITIES[:-1]:
-        pytest.skip(f'{name} is not below what is in use, {IN_USE}, with which all other tests run')
     for operator, row in OPERATORS.items():
         dtypes = row.dtypes.get('cpu', ())
         if name in OF_BFLOAT16:  # the others are those of AVX-512
@@ -33,10 +31,8 @@ def test_operators_compute_what_they_should(name: str, capsys: pytest.CaptureFix
         torch.ops.bioattn_mm.set_cpu_capability('avx1024')
 
 
-@pytest.mark.parametrize('name', ['default', 'avx512'])
+@pytest.mark.parametrize('name', [name for name in CAPABILITIES if name in ('default', 'avx512')])
 def test_environment_variable_of_pytorch_counts(name: str) -> None:
-    if name not in CAPABILITIES:
-        pytest.skip(f'{name} is above what is in use, {IN_USE}')
     code = 'import torch; from bioattn_mm.ops import backends; print(torch.ops.bioattn_mm.cpu_capability())'
     process = subprocess.run(
         [sys.executable, '-c', code], env=os.environ | {'ATEN_CPU_CAPABILITY': name}, capture_output=True, text=True
@@ -45,7 +41,7 @@ def test_environment_variable_of_pytorch_counts(name: str) -> None:
     assert process.stdout.split() == [best], process.stderr
 
 
-@pytest.mark.parametrize('name', OF_BFLOAT16)
+@pytest.mark.parametrize('name', [name for name in CAPABILITIES if name in OF_BFLOAT16])
 @pytest.mark.parametrize(
     'sizes',
     # Four groups of queries, and odd numbers of them, are summed at once; tiles are whole or a part.
@@ -58,8 +54,6 @@ def test_environment_variable_of_pytorch_counts(name: str) -> None:
     ],
 )
 def test_bfloat16_is_float32_rounded(name: str, sizes: dict) -> None:
-    if name not in CAPABILITIES:
-        pytest.skip(f'{name} is above what is in use, {IN_USE}')
     operator = OPERATORS['cosine_attention']
     inputs = operator.inputs(sizes, 'cpu', torch.bfloat16)
     inputs[0][0, 0, 0, 0, 0] = math.nan  # what is NaN in the first image does not get into the second

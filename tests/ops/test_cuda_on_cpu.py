@@ -7,7 +7,6 @@ import torch
 
 from tests.ops.cuda_on_cpu import HERE, CUDAOnCPU
 
-pytestmark = pytest.mark.slow
 RACE = r'reads what thread \d+ writes .* without a barrier'
 
 
