@@ -33,7 +33,6 @@ def entries(help_text: str) -> dict[str, int]:
 
 def parser_of(tool: object, monkeypatch: pytest.MonkeyPatch) -> ToolParser:
     """The parser of a tool, which it makes before it parses."""
-
     made = []
     for name in ('parse_args', 'parse_intermixed_args'):
         monkeypatch.setattr(ToolParser, name, lambda parser, *_: made.append(parser) or sys.exit())
