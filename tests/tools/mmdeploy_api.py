@@ -1,7 +1,4 @@
-"""Export a segmentor by mmdeploy's own functions, and compare the file with PyTorch at several sizes.
-
-Usage: mmdeploy_api.py CONFIG DEPLOY_CONFIG CHECKPOINT FOLDER
-"""
+"""Export a segmentor by mmdeploy's own functions, and compare the file with PyTorch at several sizes."""
 
 import sys
 from pathlib import Path
@@ -14,16 +11,14 @@ from mmengine.config import Config
 
 import bioattn_mm  # noqa: F401
 
-SIZES = ((224, 224), (512, 512), (384, 640), (200, 264))
-
 path, deploy_path, checkpoint, folder = sys.argv[1:]
 config = Config.fromfile(path)
 config.model.test_cfg = dict(mode='whole')
-for height, width in SIZES:
+for height, width in ((224, 224), (384, 640), (200, 264)):
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     resize = next(step for step in config.test_pipeline if step['type'] == 'Resize')
     resize.update(scale=(width, height), keep_ratio=False)
-    if (height, width) == SIZES[0]:
+    if height == 224:
         torch2onnx(image, folder, 'end2end.onnx', deploy_path, config, checkpoint, 'cpu')
     (exported,) = inference_model(config, deploy_path, [str(Path(folder) / 'end2end.onnx')], image, 'cpu')
     deploy_config, model_config = load_config(deploy_path, config)
