@@ -1,18 +1,23 @@
-"""tools/dist_train.sh, tools/dist_test.sh and tools/slurm_train.sh: several processes, and wrong arguments."""
+"""tools/dist_*.sh and slurm_train.sh: arguments, two processes, and runs that go on when one or a machine leaves."""
 
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from .running import ROOT, InProcess, metrics_of_test, run_forked, run_script, scalars
+from ..training.toy_run import largest_difference
+from .running import ROOT, InProcess, free_port, metrics_of_test, run_forked, run_script, scalars
+from .small_images import small_training
 
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 
@@ -68,17 +73,17 @@ def write_program(path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Path:
-    """A folder whose `srun` and `python` print their arguments, one a line."""
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose `srun` and `python`, which are found first, print their arguments, one a line."""
     for name in ('srun', 'python'):
         write_program(tmp_path / name, 'printf "%s\\n" "$@"')
+    monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
     return tmp_path
 
 
 def arguments_of(folder: Path, script: str, *args: str, **environment: str) -> list[str]:
     """What a script would run."""
-    path = f'{folder}{os.pathsep}{os.environ["PATH"]}'
-    process = run_script(folder, script, *args, PATH=path, PYTHON='python', **environment)
+    process = run_script(folder, script, *args, PYTHON='python', **environment)
     assert process.returncode == 0, process.stderr
     return process.stdout.splitlines()
 
@@ -101,12 +106,12 @@ def test_several_machines(shown: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ('name', 'value'),
-    [('GPUS', '0'), ('GPUS', '-1'), ('GPUS', '1.5'), ('NNODES', '0'), ('NNODES', '4:2'), ('NNODES', 'all'),
-     ('RESTARTS', '-1')],
-)  # fmt: skip
-def test_numbers_that_make_no_run(name: str, value: str, shown: Path) -> None:
+NO_RUN = ('GPUS 0', 'GPUS -1', 'GPUS 1.5', 'NNODES 0', 'NNODES 4:2', 'NNODES all', 'RESTARTS -1')
+
+
+@pytest.mark.parametrize('setting', NO_RUN)
+def test_numbers_that_make_no_run(setting: str, shown: Path) -> None:
+    name, value = setting.split()
     gpus, environment = (value, {}) if name == 'GPUS' else ('2', {name: value})
     process = run_script(shown, 'dist_train.sh', CONFIG, gpus, **environment)
     assert process.returncode == 2 and re.fullmatch(f"error: {name} must be .*, got '{value}'\n", process.stderr)
@@ -141,8 +146,7 @@ while :; do sleep 0.01; done
 def test_a_preempted_job_goes_back_into_the_queue(number: signal.Signals, shown: Path) -> None:
     write_program(shown / 'srun', SRUN)
     write_program(shown / 'scontrol', 'cat checkpoint.txt && echo "$@" > requeued.txt')
-    path = f'{shown}{os.pathsep}{os.environ["PATH"]}'
-    environment = {**os.environ, 'PATH': path, 'SLURM_JOB_ID': '17', 'SLURM_RESTART_COUNT': '1'}
+    environment = {**os.environ, 'SLURM_JOB_ID': '17', 'SLURM_RESTART_COUNT': '1'}
     job = subprocess.Popen([ROOT / 'tools/slurm_train.sh', 'gpu', 'job', 'config.py'], cwd=shown, env=environment)
     while not (shown / 'started').exists():
         time.sleep(0.01)
@@ -154,5 +158,116 @@ def test_a_preempted_job_goes_back_into_the_queue(number: signal.Signals, shown:
 
 def test_a_job_that_fails_does_not_go_back_into_the_queue(shown: Path) -> None:
     write_program(shown / 'srun', 'exit 5')
-    process = run_script(shown, 'slurm_train.sh', 'gpu', 'job', 'config.py', SLURM_JOB_ID='17', PATH=f'{shown}:/bin')
+    process = run_script(shown, 'slurm_train.sh', 'gpu', 'job', 'config.py', SLURM_JOB_ID='17')
     assert process.returncode == 5 and not process.stderr
+
+
+STEPS, INTERVAL = 9, 3
+LAST = f'iter_{STEPS}.pth'
+OPTIONS = (
+    f'train_cfg.max_iters={STEPS}', 'train_cfg.val_begin=1000', f'default_hooks.checkpoint.interval={INTERVAL}',
+    'default_hooks.logger.interval=1', 'train_dataloader.num_workers=1', 'train_dataloader.dataset.indices=8',
+    *small_training(CONFIG),
+)  # fmt: skip
+Start = Callable[..., subprocess.Popen]
+
+
+@pytest.fixture
+def start(workplace: Path) -> Iterator[Start]:
+    """Starts tools/dist_train.sh; its processes end with the test."""
+    started = []
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES='', PYTHON=sys.executable, PORT=str(free_port()))
+
+    def run(work_dir: str, processes: int, *arguments: str, config: str = CONFIG, **more: str) -> subprocess.Popen:
+        log = workplace / f'{work_dir}_{len(started)}.txt'
+        command = (ROOT / 'tools/dist_train.sh', config, str(processes), '--mini', '--work-dir', work_dir, *arguments)
+        with log.open('w') as stream:
+            process = subprocess.Popen(
+                [*command, '--cfg-options', *OPTIONS], cwd=workplace, env=environment | more, stdout=stream,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        process.log = log
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        cut_power(process)
+
+
+def cut_power(process: subprocess.Popen) -> None:
+    """Kill a call of the script and its training processes, which torchrun starts in sessions of their own."""
+    if process.poll() is None:
+        workers = workers_of(process)
+        process.kill()
+        for worker in workers:
+            os.killpg(worker, signal.SIGKILL)
+    process.wait()
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The training processes of a call of the script."""
+    return [int(pid) for pid in Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()]
+
+
+def wait_for_step(work_dir: Path, step: int, *processes: subprocess.Popen) -> None:
+    """Wait until the log has a training step."""
+    while not any(f'"step": {step}' in path.read_text() for path in work_dir.glob('*/vis_data/scalars.json')):
+        for process in processes:
+            assert process.poll() is None, process.log.read_text()[-3000:]
+        time.sleep(0.05)
+
+
+def finish(*processes: subprocess.Popen) -> None:
+    """Wait for the end of calls of the script, which must succeed."""
+    for process in processes:
+        assert process.wait() == 0, process.log.read_text()[-3000:]
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(workplace: Path) -> Path:
+    """The last checkpoint of a run that nothing happens to."""
+    arguments = (CONFIG, '--mini', '--work-dir', 'uninterrupted', '--cfg-options', *OPTIONS)
+    run_forked(workplace, 'train.py', *arguments, world_size=2, CUDA_VISIBLE_DEVICES='')
+    return workplace / 'uninterrupted' / LAST
+
+
+@pytest.mark.parametrize(('how', 'options', 'said'), [
+    pytest.param(signal.SIGKILL, (), '', marks=pytest.mark.slow),
+    pytest.param(signal.SIGSTOP, ('--hang-timeout', '20'), 'waiting 20000ms', marks=pytest.mark.every_fault),
+])  # fmt: skip
+def test_a_process_dies_or_hangs(
+    how: signal.Signals, options: tuple, said: str, workplace: Path, uninterrupted: Path, start: Start
+) -> None:
+    step, victim = random.randint(INTERVAL + 1, INTERVAL + 3), random.randint(0, 1)
+    print(f'{how.name} to process {victim} after step {step}')
+    run = start(how.name, 2, *options)
+    wait_for_step(workplace / how.name, step, run)
+    os.kill(workers_of(run)[victim], how)
+    finish(run)
+    assert said in run.log.read_text()
+    assert largest_difference(workplace / how.name / LAST, uninterrupted) == 0
+
+
+@pytest.mark.slow
+def test_wrong_input_ends_at_once_without_a_traceback(start: Start) -> None:
+    run = start('none', 1, config='none.py')
+    assert run.wait() == 2
+    text = run.log.read_text()
+    assert text.count('error: ') == 1 and 'Traceback' not in text
+
+
+@pytest.mark.every_fault
+@pytest.mark.parametrize(('numbers', 'comes_back'), [('2', True), ('1:2', False)])
+def test_a_machine_that_leaves(numbers: str, comes_back: bool, workplace: Path, uninterrupted: Path, start: Start):
+    name, step = f'machines_{numbers[0]}', random.randint(INTERVAL + 1, INTERVAL + 3)
+    print(f'killed: machine 1 after step {step}')
+    machines = [start(name, 1, NNODES=numbers, NODE_RANK=str(rank)) for rank in range(2)]
+    wait_for_step(workplace / name, step, *machines)
+    cut_power(machines[1])
+    if comes_back:
+        finish(machines[0], start(name, 1, '--resume', NNODES=numbers, NODE_RANK='1'))
+        assert largest_difference(workplace / name / LAST, uninterrupted) == 0
+    else:  # the other one goes on, with other batches
+        finish(machines[0])
+        assert (workplace / name / LAST).exists()
