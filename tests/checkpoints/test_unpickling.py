@@ -16,8 +16,7 @@ from bioattn_mm.checkpoints.sharded import METADATA, write_rest
 from bioattn_mm.checkpoints.unpickling import code_refused, trust_checkpoints
 from bioattn_mm.errors import InputError
 
-from ..tools.running import InProcess
-from ..tools.user_folder import make_user_folder
+from ..tools.running import InProcess, make_user_folder
 
 
 def test_what_mmengine_writes_is_read(tmp_path: Path) -> None:

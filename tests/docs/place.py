@@ -26,8 +26,8 @@ from .. import parity
 from ..own_folders import draw, write_coco_folder, write_images
 from ..systems.timm_models.classifiers import released_file
 from ..tools.random_weights import random_checkpoint
+from ..tools.running import make_user_folder
 from ..tools.small_images import NO_WORKERS, small_images, small_training
-from ..tools.user_folder import make_user_folder
 from .blocks import ROOT
 
 # Which tool a line runs, and with which config.

@@ -23,7 +23,7 @@ DECISIVE = {
 }
 
 
-def random_checkpoint(path: Path, config_path: str, classes: tuple[str, ...] = ()) -> None:
+def random_checkpoint(path: Path, config_path: str, classes: tuple[str, ...] = (), seed: int = 0) -> None:
     """Write weights of the miniature of a config, or of one for these classes, that tell images apart."""
     config = make_mini(Config.fromfile(config_path))
     init_default_scope(config.default_scope)
@@ -31,7 +31,7 @@ def random_checkpoint(path: Path, config_path: str, classes: tuple[str, ...] = (
     if classes:
         set_classes(config, classes)
         dataset_meta = dict(classes=classes, palette=default_palette(len(classes)))
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     state_dict = MODELS.build(config.model).state_dict()
     for name, value in state_dict.items():
         for pattern, deviation in DECISIVE.items():

@@ -21,16 +21,11 @@ from ..training.ranks import run_program
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, tool: str, *args: str, **environment: str) -> str:
-    """Run a tool in a folder as a user does, with more variables of the environment; return what it printed."""
-    command, env = [sys.executable, ROOT / 'tools' / tool, *args], {**os.environ, **environment}
-    process = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr[-3000:]
-    return process.stdout
-
-
 def run_forked(folder: Path, tool: str, *args: object, world_size: int = 1, **environment: str) -> str:
-    """The same in a process that has the libraries imported, or in several as `--launcher pytorch` expects them."""
+    """Run a tool in a folder, with more variables of the environment; return what it printed.
+
+    It runs in a process that has the libraries imported, or in several as `--launcher pytorch` expects them.
+    """
     launcher = ('--launcher', 'pytorch') if world_size > 1 else ()
     if 1 <= torch.cuda.device_count() < world_size:  # then the CPU
         environment['CUDA_VISIBLE_DEVICES'] = ''
@@ -53,6 +48,15 @@ def run_script(folder: Path, script: str, *args: str, **environment: str) -> sub
     return subprocess.run(command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 
+def make_user_folder(folder: Path, workplace: Path) -> Path:
+    """Link the configs, and the miniature data of `workplace` where README says to unpack data; return `folder`."""
+    (folder / 'configs').symlink_to(ROOT / 'configs')
+    (folder / 'data/ade').mkdir(parents=True)
+    for place in ('ade/ADEChallengeData2016', 'coco', 'imagenet'):
+        (folder / 'data' / place).symlink_to(workplace / 'data/mini' / Path(place).name)
+    return folder
+
+
 class LoaderWorkers:
     """Ends the workers of data loaders when a run is over.
 
@@ -63,7 +67,6 @@ class LoaderWorkers:
 
     @classmethod
     def watch(cls, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Keep track of the iterators that have workers."""
         make = _MultiProcessingDataLoaderIter.__init__
 
         def make_and_watch(iterator: _MultiProcessingDataLoaderIter, *args: object) -> None:
@@ -74,7 +77,6 @@ class LoaderWorkers:
 
     @classmethod
     def end(cls) -> None:
-        """End all workers."""
         for iterator in list(cls.iterators):
             iterator._shutdown_workers()
 

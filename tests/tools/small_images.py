@@ -8,10 +8,7 @@ TRAIN = 'train_dataloader.dataset.pipeline'
 
 
 def small_training(config: str) -> tuple[str, ...]:
-    """Options for a config of the repository, whose name begins with that of its framework.
-
-    The steps of its pipeline are named by their place.
-    """
+    """Options for a config whose name begins with that of its framework; steps of its pipeline have their place."""
     name = Path(config).stem
     if name.startswith('upernet'):
         return (f'{TRAIN}.2.scale=(256,64)', f'{TRAIN}.3.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)')

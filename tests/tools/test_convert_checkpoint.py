@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from mmcv.cnn.bricks.transformer import BaseTransformerLayer
-from mmdet.models.layers.transformer import DeformableDetrTransformerEncoderLayer
 from mmdet.models.layers.transformer.mask2former_layers import Mask2FormerTransformerDecoderLayer
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
@@ -92,8 +91,6 @@ def test_converted_file_predicts_what_the_authors_library_does(name: str, tmp_pa
     check_fit('converted.pth', weights, model.state_dict(), strict=True)
     model.load_state_dict(weights, strict=True, assign=True)
     assert all(torch.equal(weights[head], released[head]) for head in heads)
-    for path in tmp_path.iterdir():
-        path.unlink()
 
     recorded = np.load(parity.FOLDER / f'whole_{key}_tiny.npz')
     for quantity, value in prediction(model.double().eval(), size).items():
@@ -128,10 +125,15 @@ RELEASED = {
     f'{head}_{variant}_{data}': (variant, head)
     for variant in ('tiny', 'small', 'base')
     for head, data in dict(mask_rcnn='coco', dino_5scale='coco', upernet='ade20k', mask2former='ade20k').items()
-} | {'dino_4scale_tiny_coco': ('tiny', 'dino_4scale')}
+} | {
+    'dino_4scale_tiny_coco': ('tiny', 'dino_4scale'),
+    'mask2former_micro_ade20k': ('micro', 'mask2former_numbered'),  # numbered layers of an older Mask2Former
+}
 
 
-@pytest.mark.parametrize('name', some(RELEASED, 'dino_5scale_tiny_coco', 'upernet_base_ade20k'))
+@pytest.mark.parametrize(
+    'name', some(RELEASED, 'dino_5scale_tiny_coco', 'upernet_base_ade20k', 'mask2former_micro_ade20k')
+)
 def test_every_file_of_the_release_fits_its_config(name: str) -> None:
     """Names and shapes alone."""
     variant, key = RELEASED[name]
@@ -142,54 +144,29 @@ def test_every_file_of_the_release_fits_its_config(name: str) -> None:
     check_fit('released.pth', conversion.weights, own, strict=True)
 
 
-def test_numbered_layers_of_older_mask2former() -> None:
-    released = on_meta(backbone('micro') | parity.released_heads('mask2former_numbered', 'micro'))
-    weights = convert('released.pth', released, TransNeXt).weights
-    heads = {name: value.shape for name, value in weights.items() if not name.startswith('backbone.')}
-    assert heads == parity.released_heads('mask2former', 'micro')
-
-
-ATTENTION = dict(embed_dims=256, num_heads=8)
-DEFORMABLE = dict(embed_dims=256, num_levels=2, dropout=0.0)
-FFN = dict(embed_dims=256, feedforward_channels=64, num_fcs=2)
-
-
-@pytest.mark.parametrize('place', ['transformer_decoder', 'pixel_decoder.encoder'])
 @torch.no_grad()
-def test_numbered_layers_compute_the_same(place: str) -> None:
+def test_numbered_layers_compute_the_same() -> None:
     """The layer that mmdet 2 builds Mask2Former from is still in mmcv."""
-    if place == 'transformer_decoder':
-        attention_type, options, order = 'MultiheadAttention', ATTENTION, ('cross_attn', 'norm', 'self_attn', 'norm')
-        batch_first = dict(**ATTENTION, batch_first=True)
-        today = Mask2FormerTransformerDecoderLayer(self_attn_cfg=batch_first, cross_attn_cfg=batch_first, ffn_cfg=FFN)
-        inputs = dict(query=torch.rand(2, 5, 256), key=torch.rand(2, 7, 256), value=torch.rand(2, 7, 256))
-    else:
-        attention_type, options, order = 'MultiScaleDeformableAttention', DEFORMABLE, ('self_attn', 'norm')
-        today = DeformableDetrTransformerEncoderLayer(self_attn_cfg=dict(**DEFORMABLE, batch_first=True), ffn_cfg=FFN)
-        inputs = dict(
-            query=torch.rand(1, 20, 256),
-            query_pos=torch.rand(1, 20, 256),
-            spatial_shapes=torch.tensor([[4, 4], [2, 2]]),
-            level_start_index=torch.tensor([0, 16]),
-            reference_points=torch.rand(1, 20, 2, 2),
-        )
+    attention, ffn = dict(embed_dims=256, num_heads=8), dict(embed_dims=256, feedforward_channels=64, num_fcs=2)
     older = BaseTransformerLayer(
-        attn_cfgs=dict(type=attention_type, **options),
-        ffn_cfgs=dict(type='FFN', **FFN),
-        operation_order=(*order, 'ffn', 'norm'),
+        attn_cfgs=dict(type='MultiheadAttention', **attention),
+        ffn_cfgs=dict(type='FFN', **ffn),
+        operation_order=('cross_attn', 'norm', 'self_attn', 'norm', 'ffn', 'norm'),
         batch_first=True,
     ).eval()
+    attention['batch_first'] = True
+    today = Mask2FormerTransformerDecoderLayer(self_attn_cfg=attention, cross_attn_cfg=attention, ffn_cfg=ffn).eval()
     for parameter in older.parameters():
         parameter.normal_(std=0.1)
 
     # The layer as a part of a whole file.
-    prefix = f'decode_head.{place}.layers.3.'
+    prefix = 'decode_head.transformer_decoder.layers.3.'
     file = on_meta(backbone('micro')) | {f'{prefix}{name}': value for name, value in older.state_dict().items()}
     weights = convert('x.pth', file, TransNeXt).weights
     converted = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-    today.eval().load_state_dict(converted, strict=True)
-    more = {} if place == 'transformer_decoder' else dict(key_padding_mask=None)
-    assert torch.equal(older(**inputs), today(**inputs, **more))
+    today.load_state_dict(converted, strict=True)
+    inputs = dict(query=torch.rand(2, 5, 256), key=torch.rand(2, 7, 256), value=torch.rand(2, 7, 256))
+    assert torch.equal(older(**inputs), today(**inputs))
 
 
 def test_averaged_weights_and_wrappers(tmp_path: Path, tool: InProcess) -> None:

@@ -14,13 +14,20 @@ from bioattn_mm.data.mini import make_mini_datasets
 from bioattn_mm.training.config.model_check import model_of
 
 from .. import parity
-from .every_config import CLASSIFIERS, CONFIGS
-from .running import ROOT, InProcess, last_validation, metrics_of_test, run, run_forked, scalars
+from .running import ROOT, InProcess, last_validation, make_user_folder, metrics_of_test, run_forked, scalars
 from .small_images import NO_WORKERS, small_training
-from .user_folder import make_user_folder
 
+# Classifiers on data sets that `--mini` has no miniature of.
+NO_MINIATURE = re.compile('_(in100|cifar100|pet|caltech101|cars|dogs|pacs)$')
+NAMES = sorted(
+    str(path.relative_to(ROOT / 'configs').with_suffix(''))
+    for path in (*(ROOT / 'configs').glob('[!_]*/*.py'), *(ROOT / 'configs').glob('*/ablations/*.py'))
+    if path.parent.name != 'deploy' and not NO_MINIATURE.search(path.stem)
+)
+CLASSIFIERS = [name for name in NAMES if '_in1k' in name]
+CONFIGS = [name for name in NAMES if name not in CLASSIFIERS]
 # Of each system, and of each framework that the other tests of tools leave out: TransNeXt, DINO and mmdet's
-# Mask2Former are in test_real_run.py, Mask R-CNN in test_own_data.py. `make test-all` runs the rest.
+# Mask2Former are in test_train_and_test.py, Mask R-CNN in test_own_data.py. `make test-all` runs the rest.
 REPRESENTATIVES = (
     'convit/upernet_tiny_ade20k',
     'pervit/upernet_tiny_ade20k',
@@ -101,7 +108,7 @@ def test_every_config_learns_and_comes_back(name: str, two_images: Path, tool: I
     )  # fmt: skip
     tested = metrics_of_test(work_dir / 'tested')
     assert tested == last_validation(work_dir)
-    # Equal zeros would say nothing; mmdet's Mask2Former needs more steps for more (test_panoptic.py has them).
+    # Equal zeros would say nothing; mmdet's Mask2Former needs more steps for more (test_train_and_test.py has them).
     if not MASK2FORMER_OF_MMDET.search(name):
         assert tested['mIoU' if 'ade20k' in name else 'coco/bbox_mAP_50'] > 0
     shutil.rmtree(work_dir)
@@ -132,16 +139,11 @@ def test_every_classifier_learns_and_comes_back(name: str, workplace: Path, tool
     shutil.rmtree(work_dir)
 
 
-@pytest.fixture(scope='module')
-def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_user_folder(tmp_path_factory.mktemp('user'), workplace)
-
-
 @pytest.mark.dry_run
 @pytest.mark.parametrize('name', CONFIGS)
-def test_every_config_starts_at_full_size(name: str, user: Path) -> None:
+def test_every_config_starts_at_full_size(name: str, workplace: Path, tmp_path: Path) -> None:
     """It takes its first training step and predicts for its first validation image; the weights are made up."""
-    config, weights = Config.fromfile(ROOT / f'configs/{name}.py'), user / 'weights.pth'
+    config, weights = Config.fromfile(ROOT / f'configs/{name}.py'), tmp_path / 'weights.pth'
     prefix = config.model.backbone.init_cfg.get('prefix', '')  # of ConvNeXt's, a whole classifier of mmpretrain's
     shapes = {name: value.shape for name, value in model_of(config).backbone.state_dict().items()}
     torch.save(dict(state_dict={prefix + name: parity.fill_value(name, shapes[name]) for name in shapes}), weights)
@@ -150,7 +152,8 @@ def test_every_config_starts_at_full_size(name: str, user: Path) -> None:
         options += ['model.init_cfg=None', 'train_dataloader.batch_size=2']
     if re.search(r'mask2former_\w+_coco', name):  # each image, 1024 x 1024 pixels, takes gigabytes
         options += ['train_dataloader.batch_size=1']
-    printed = run(user, 'train.py', f'configs/{name}.py', '--dry-run', '--cfg-options', *options)
+    user, call = make_user_folder(tmp_path, workplace), ('train.py', f'configs/{name}.py', '--dry-run')
+    printed = run_forked(user, *call, '--cfg-options', *options)
     told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', printed, flags=re.MULTILINE))
     assert told['weights'].startswith(f'{weights}; ')
     print(f'\n{name}: ' + '; '.join(f'{column} {told[column]}' for column in ('first step', 'peak memory')))

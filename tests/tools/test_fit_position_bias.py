@@ -12,39 +12,18 @@ from PIL import Image
 from torch import nn
 
 from bioattn_mm.analysis.maps import fit_gaussian
-from bioattn_mm.systems.convit import ConViT
-from bioattn_mm.systems.gab import GABSwin, GABViT
 
-from ..analysis.small_backbones import BACKBONES
+from ..analysis.small_backbones import build, write_config
 from .running import ROOT, InProcess, read_csv
 
 TOOL = 'analysis/fit_position_bias.py'
-VIT = dict(embed_dims=16, num_layers=4, num_heads=2)
-SWIN = dict(embed_dims=16, depths=(1, 1, 1, 2), num_heads=(1, 2, 4, 8))
+VIT = dict(arch=dict(embed_dims=16, num_layers=4, num_heads=2), out_indices=(3,))
+SWIN = dict(arch=dict(embed_dims=16, depths=(1, 1, 1, 2), num_heads=(1, 2, 4, 8)), window_size=7)
 
 
-def write_config(path: Path, backbone: dict) -> Path:
-    rest = "default_scope = 'mmseg'\ntest_dataloader = {}\ntest_evaluator = {}\n"
-    path.write_text(f'model = dict(backbone={backbone!r})\n{rest}')
-    return path
-
-
-@pytest.fixture
-def functions() -> dict:
-    """Those of the tool."""
-    return runpy.run_path(str(ROOT / 'tools' / TOOL))
-
-
-def rows_of(folder: Path) -> list[dict]:
-    rows = read_csv(folder / 'table.csv')
-    assert [row['layer'] for row in rows] == [row['layer'] for row in json.loads((folder / 'table.json').read_text())]
-    return rows
-
-
-@pytest.mark.parametrize('kind', ['GABViT', 'GABSwin'])
-def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path: Path, tool: InProcess) -> None:
-    settings = dict(arch=VIT, out_indices=(3,)) if kind == 'GABViT' else dict(arch=SWIN)
-    backbone = (GABViT if kind == 'GABViT' else GABSwin)(**settings)
+@pytest.mark.parametrize(('kind', 'settings'), [('GABViT', VIT), ('GABSwin', SWIN)])
+def test_gives_back_the_gaussian_of_each_layer(kind: str, settings: dict, tmp_path: Path, tool: InProcess) -> None:
+    backbone = build(kind, **settings)
     for name, parameter in backbone.named_parameters():
         if 'rel_pos.mlp' in name or 'bias_table' in name:  # which leaves the Gaussian alone
             nn.init.zeros_(parameter)
@@ -53,10 +32,10 @@ def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path: Path, tool: 
         layer.sigma.data.fill_(0.8 + 0.1 * index)
         layer.amplitude.data.fill_(0.5 + 0.1 * index)
     torch.save({'state_dict': {f'backbone.{n}': v for n, v in backbone.state_dict().items()}}, tmp_path / 'file.pth')
-    config = write_config(tmp_path / 'config.py', dict(type=f'bioattn_mm.{kind}', **settings))
-    printed = tool(tmp_path, TOOL, config, 'file.pth', '--out', 'out')
+    printed = tool(tmp_path, TOOL, write_config(tmp_path, kind, **settings), 'file.pth', '--out', 'out')
 
-    rows = rows_of(tmp_path / 'out')
+    rows, document = read_csv(tmp_path / 'out/table.csv'), json.loads((tmp_path / 'out/table.json').read_text())
+    assert [row['layer'] for row in rows] == [row['layer'] for row in document]
     names = ['centre patch', 'offsets']
     assert [row['map'] for row in rows] == names * len(layers)
     for number, row in enumerate(rows):
@@ -78,15 +57,16 @@ def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path: Path, tool: 
 def test_layers_of_timm(tmp_path: Path, tool: InProcess) -> None:
     torch.save(timm.create_model('test_vit_relpos').state_dict(), tmp_path / 'timm.pth')
     tool(tmp_path, TOOL, 'test_vit_relpos', 'timm.pth', '--layer', -1, 0, '--untrained', '--out', 'some')
-    rows = rows_of(tmp_path / 'some')
+    rows = read_csv(tmp_path / 'some/table.csv')
     assert [row['layer'] for row in rows[::2]] == ['block 8', 'block 0']
     assert all(0 <= float(row['r_squared']) < 1 for row in rows)
     line = tool.refused(tmp_path, TOOL, 'test_vit_relpos', 'timm.pth', '--layer', 9, '--out', 'none')
     assert line == 'error: --layer must be -9 to 8 in this model, got 9'
 
 
-def test_slices_are_the_bias_of_each_patch(functions: dict) -> None:
+def test_slices_are_the_bias_of_each_patch() -> None:
     """Against timm's own bias of all pairs of patches."""
+    functions = runpy.run_path(str(ROOT / 'tools' / TOOL))
     module = timm.layers.RelPosBias((3, 4), 2, prefix_tokens=1)
     nn.init.normal_(module.relative_position_bias_table)
     for table, pairs in zip(functions['table_of_timm'](module), module.get_bias()[0, :, 1:, 1:]):
@@ -96,29 +76,19 @@ def test_slices_are_the_bias_of_each_patch(functions: dict) -> None:
     assert functions['middle_patch']((14, 14)) == (6, 6)  # the patch 90 of the paper
 
 
-def test_fit_of_a_bias_that_is_no_round_bump() -> None:
+def test_fit_of_a_dip_of_noise_and_above_the_least_value() -> None:
+    """The latter as in table 1 of GAB: no offset is fitted, and what has no pattern may get any width."""
     y, x = np.mgrid[-9:10, -13:14]
-    dip = 4 - 2.5 * np.exp(-((x - 1) ** 2) / (2 * 4**2) - (y + 2) ** 2 / (2 * 2**2))
-    values = fit_gaussian(dip)
+    bump = np.exp(-((x - 1) ** 2) / (2 * 4**2) - (y + 2) ** 2 / (2 * 2**2))
     wanted = dict(r_squared=1, sigma_x=4, sigma_y=2, amplitude=-2.5, center_x=1, center_y=-2, offset=4)
-    assert values == pytest.approx(wanted, rel=1e-4)
+    assert fit_gaussian(4 - 2.5 * bump) == pytest.approx(wanted, rel=1e-4)
+    wanted |= dict(amplitude=2, offset=-7)
+    assert fit_gaussian(2 * bump - 7, from_minimum=True) == pytest.approx(wanted, rel=1e-2)
 
-    noise = np.random.default_rng(0).normal(size=dip.shape)
+    noise = np.random.default_rng(0).normal(size=x.shape)
     assert 0 <= fit_gaussian(noise)['r_squared'] < 0.2
     assert all(np.isnan(value) for value in fit_gaussian(np.full((5, 5), 3.0)).values())
-
-
-def test_fit_above_the_least_value() -> None:
-    """Table 1 of GAB: no offset is fitted, and what has no pattern may get any width."""
-    y, x = np.mgrid[-6:8, -6:8]
-    bump = 2 * np.exp(-((x - 1) ** 2) / (2 * 1.5**2) - y**2 / (2 * 2**2))
-    values = fit_gaussian(bump - 7, from_minimum=True)
-    wanted = dict(r_squared=1, sigma_x=1.5, sigma_y=2, amplitude=2, center_x=0.5, center_y=-0.5)
-    assert {name: values[name] for name in wanted} == pytest.approx(wanted, rel=1e-2)
-    assert values['offset'] == pytest.approx(-7, abs=1e-4)
-
-    noise = np.random.default_rng(0).normal(size=x.shape, scale=0.01)
-    values = fit_gaussian(np.exp(-(x**2) / 8) + noise, from_minimum=True)
+    values = fit_gaussian(np.exp(-(x**2) / 8) + 0.01 * noise, from_minimum=True)
     assert values['sigma_y'] > 50 and values['r_squared'] > 0.9
 
 
@@ -133,7 +103,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(('model', 'message'), REFUSED.items())
 def test_refuses_what_it_cannot_read(model: str, message: str, tmp_path: Path, tool: InProcess) -> None:
-    write_config(tmp_path / 'convit.py', dict(type='bioattn_mm.ConViT', **BACKBONES['ConViT']))
     if model == 'convit.py':
-        torch.save(ConViT(**BACKBONES['ConViT']).state_dict(), tmp_path / 'absent.pth')
+        write_config(tmp_path, 'ConViT')
+        torch.save(build('ConViT').state_dict(), tmp_path / 'absent.pth')
     assert tool.refused(tmp_path, TOOL, model, 'absent.pth', '--out', 'out') == f'error: {message}'

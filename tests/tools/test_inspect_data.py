@@ -1,14 +1,24 @@
-"""tools/inspect_data.py: statistics of the miniature data, and everything that it finds wrong in damaged ones."""
+"""tools/inspect_data.py: statistics of the miniature data, and what is wrong in damaged ones, also at random."""
 
 import json
+import os
 import re
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from bioattn_mm.data.formats.arguments import DataArguments
+from bioattn_mm.errors import InputError
+from bioattn_mm.training.config.data_check import check_annotations
+from bioattn_mm.training.config.loading import load_config
+from bioattn_mm.training.config.pipelines import build_dataset
+
+from ..defects import Case, coco_case, mask_case
 from ..own_folders import corners, write_coco_folder, write_mask_folder
 from .running import ROOT, InProcess, read_csv
 
@@ -105,7 +115,6 @@ def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
     assert len(heights) == 5 and min(heights) >= 100
     for name in ('samples.png', 'statistics.png'):
         assert np.asarray(Image.open(out / name).convert('L')).std() > 10
-    assert 'inspected/samples.png is there already' in tool.refused(workplace, TOOL, DETECTOR, '--out', 'inspected')
 
 
 def test_miniature_ade20k(workplace: Path, tool: InProcess) -> None:
@@ -206,20 +215,14 @@ def test_masks_are_not_checked_for_a_detector_of_boxes(tmp_path: Path, tool: InP
     assert min(Image.open(path).size for path in (tmp_path / 'out/samples').iterdir()) > (400, 300)
 
 
-def test_images_that_are_read_are_spread_over_all(tmp_path: Path, tool: InProcess) -> None:
-    write_coco(tmp_path, [annotation(1)], [image(1), image(2), image(3)])
-    for number in (2, 3):
-        (tmp_path / f'images/{number}.jpg').write_bytes(b'')
-    problems, printed = problems_of(tool, tmp_path, 'detection.py', '--out', 'out', '--number', 0, '--max-images', 2)
-    assert [problem[1] for problem in problems] == ['3.jpg'] and '2 of 3 image files were read' in printed
-
-
-def test_width_and_height_exchanged(tmp_path: Path, tool: InProcess) -> None:
+def test_width_and_height_exchanged_in_images_spread_over_all(tmp_path: Path, tool: InProcess) -> None:
     images = [image(number, width=HEIGHT, height=WIDTH) for number in (1, 2, 3)]
     write_coco(tmp_path, [annotation(1)], images)
-    problems, _ = problems_of(tool, tmp_path, 'detection.py', '--out', 'out', '--number', 0)
-    assert [problem[:2] for problem in problems[-1:]] == [('most entries alike', 'images')]
-    assert 'look like width and height exchanged (3 of 3 images)' in problems[-1][2]
+    (tmp_path / 'images/2.jpg').write_bytes(b'')  # is not read
+    problems, printed = problems_of(tool, tmp_path, 'detection.py', '--out', 'out', '--number', 0, '--max-images', 2)
+    assert [problem[1] for problem in problems] == ['1.jpg', '3.jpg', 'images']
+    assert 'look like width and height exchanged (2 of 2 images)' in problems[-1][2]
+    assert '2 of 3 image files were read' in printed
 
 
 def test_categories_that_mmdet_would_number_otherwise(tmp_path: Path, tool: InProcess) -> None:
@@ -329,3 +332,53 @@ def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
     Image.new('RGB', (120, 96), (1, 2, 3)).save(data / 'masks/part_000.png')  # a colour that stands for nothing
     problems, _ = problems_of(tool, tmp_path, SEGMENTOR, *both, '--mini', '--out', 'out', '--number', 0)
     assert problems[0][:2] == ('label map of other colours', 'part_000.png')
+
+
+# Of each kind; CONTRIBUTING.md says how to run more.
+NUM_CASES = int(os.environ.get('BIOATTN_NUM_DEFECTS', '24')) // 2
+LOADERS = ('train_dataloader', 'val_dataloader')
+
+
+def inspected(case: Case, config: str, tool: InProcess) -> list[str]:
+    """What inspect-data says of both splits: its problems, or its error line; and it draws an image of each."""
+    lines = []
+    for split in ('train', 'val'):
+        out = case.folder.with_name(f'{case.folder.name}_{split}')
+        options = ('--data', case.folder, '--mini', '--split', split, '--out', out, '--number', 1, '--decode')
+        try:
+            tool(case.folder.parent, 'inspect_data.py', config, *options)
+        except SystemExit as exit_:
+            if exit_.code == 2:
+                return [*lines, *tool.capsys.readouterr().err.splitlines()]
+            lines += [f'{row["kind"]}: {row["file"]}: {row["detail"]}' for row in read_csv(out / 'problems.csv')]
+    return lines
+
+
+def trained(case: Case, path: str) -> list[str]:
+    """What a training says before its first step, and where it loads each image: notes, or its error line."""
+    lines = []
+    try:
+        config = load_config(path, data=DataArguments(str(case.folder)), mini=True, dataloaders=LOADERS)
+        usual = '3 classes: |train: |val: |.*drawn for'  # of data without a defect
+        lines += [line for line in config.own_data if not re.match(usual, line)]
+        lines += check_annotations(config, LOADERS)
+        for key in LOADERS:
+            dataset = build_dataset(config[key].dataset)
+            for index in range(len(dataset)):
+                dataset[index]
+    except (InputError, OSError) as error:
+        lines.append(str(error))
+    return lines
+
+
+@pytest.mark.parametrize(('write', 'config'), [(coco_case, DETECTOR), (mask_case, SEGMENTOR)])
+def test_a_random_defect_is_named(write: Callable, config: str, tool: InProcess, tmp_path: Path) -> None:
+    """By inspect-data and by a training, neither of which ends with a traceback."""
+    for seed in range(NUM_CASES):
+        case = write(tmp_path / f'data_{seed}', seed)
+        lines = inspected(case, config, tool), trained(case, config)
+        for said, legal in zip(lines, case.legal):
+            assert all(len(line.splitlines()) == 1 for line in said), (seed, said)
+            assert legal or any(name in line for line in said for name in case.names), (seed, said)
+        for folder in tmp_path.iterdir():
+            shutil.rmtree(folder)

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config, ConfigDict
-from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.analysis.evaluation import TrainedModel
 from bioattn_mm.analysis.robustness import Attacks, Results, insert_corruption, summarize
 from bioattn_mm.data.classification import ALEXNET_ERRORS
 from bioattn_mm.errors import InputError
-from bioattn_mm.training.config.mini import make_mini
 from bioattn_mm.training.config.pipelines import LOAD_CHANNELS
 
+from .random_weights import random_checkpoint
 from .running import ROOT, InProcess, read_csv
 from .small_images import DETECTOR, NO_WORKERS
 
@@ -70,38 +69,31 @@ def test_results_of_a_url(tmp_path: Path) -> None:
         Results(tmp_path, dict(a=TrainedModel(config, url, dict(weights, b=torch.tensor(2)))), {})
 
 
-@pytest.fixture(scope='module')
-def checkpoints(workplace: Path) -> list[str]:
-    """Two models' random weights, whose predictions are of a few classes and depend on the image."""
-    config = make_mini(Config.fromfile(SMALL))
-    init_default_scope('mmseg')
-    for index, seed in enumerate((4, 5)):  # with these, some pixels are right
-        torch.manual_seed(seed)
-        model = MODELS.build(config.model)
-        model.decode_head.conv_seg.weight.data.normal_()
-        model.decode_head.conv_seg.bias.data[16:] = -1e4
-        torch.save(dict(state_dict=model.state_dict()), workplace / f'random_{index}.pth')
-    return ['random_0.pth', 'random_1.pth']
-
-
 TWO_MODELS = (
-    TOOL, str(SMALL), 'random_0.pth', '--compare', str(SMALL), 'random_1.pth', '--out', 'robustness',
+    TOOL, str(SMALL), 'random_0.pth', '--compare', 'on_training.py', 'random_1.pth', '--out', 'robustness',
     '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *IMAGES,
 )  # fmt: skip
 
 
 @pytest.fixture
-def done(workplace: Path, checkpoints: list[str], tool: InProcess) -> Path:
-    """A folder with the results of both models; the first test makes it."""
+def done(workplace: Path, tool: InProcess) -> Path:
+    """A folder with the results of two models of random weights; the first test makes it."""
     if not (workplace / 'robustness').exists():
-        assert 'mPC' in tool(workplace, *TWO_MODELS)
+        for seed in range(2):
+            random_checkpoint(workplace / f'random_{seed}.pth', str(SMALL), seed=seed)
+        prefix = dict(img_path='images/training', seg_map_path='annotations/training')
+        dataloader = dict(dataset=dict(data_prefix=prefix))
+        (workplace / 'on_training.py').write_text(f"_base_ = '{SMALL}'\ntest_dataloader = {dataloader}")
+        printed = tool(workplace, *TWO_MODELS)
+        # Its images are others.
+        assert 'mPC' in printed and re.search('(?m)^on_training is tested on .*images/training', printed)
     return workplace / 'robustness'
 
 
 def test_table_of_two_models(done: Path) -> None:
     document, rows = json.loads((done / 'robustness.json').read_text()), read_csv(done / 'robustness.csv')
     assert document['metric'] == 'mIoU'
-    names = ['upernet_small', 'tools/upernet_small']
+    names = ['upernet_small', 'on_training']
     assert [model['model'] for model in document['models']] == names
     for model in document['models']:
         of_model = [row for row in rows if row['model'] == model['model']]
@@ -135,17 +127,6 @@ def test_setting_that_is_varied(done: Path, workplace: Path, tool: InProcess) ->
     assert re.match('error: --vary model.backbone.none: .*has no such number, so name values$', line)
 
 
-def test_other_images_are_named(workplace: Path, checkpoints: list[str], tool: InProcess) -> None:
-    """All models are to get the same ones, and their configs may name others."""
-    prefix = dict(img_path='images/training', seg_map_path='annotations/training')
-    dataloader = dict(dataset=dict(data_prefix=prefix))
-    (workplace / 'on_training.py').write_text(f"_base_ = '{SMALL}'\ntest_dataloader = {dataloader}")
-    options = ('--corruptions', 'contrast', '--severities', 5, *IMAGES[:-1], 'test_dataloader.dataset.indices=1')
-    models = (SMALL, checkpoints[0], '--compare', 'on_training.py', checkpoints[0])
-    printed = tool(workplace, TOOL, *models, '--out', 'other_images', *options)
-    assert re.search('(?m)^on_training is tested on .*images/training', printed)
-
-
 def test_goes_on_with_what_is_missing(done: Path, workplace: Path, tool: InProcess) -> None:
     written = {path: path.stat().st_mtime_ns for path in (done / 'results').rglob('*_*.json')}
     missing = done / 'results/upernet_small/contrast_5.json'
@@ -154,9 +135,10 @@ def test_goes_on_with_what_is_missing(done: Path, workplace: Path, tool: InProce
     assert len(written) == 6 and [path for path in written if path.stat().st_mtime_ns != written[path]] == [missing]
 
 
-def test_attack_on_a_segmentor(workplace: Path, checkpoints: list[str], tool: InProcess) -> None:
+def test_attack_on_a_segmentor(workplace: Path, tool: InProcess) -> None:
+    random_checkpoint(workplace / 'random.pth', str(SMALL))
     printed = tool(
-        workplace, TOOL, SMALL, checkpoints[0], '--attack', 'pgd', '--epsilon', '8/255', '--steps', 2,
+        workplace, TOOL, SMALL, 'random.pth', '--attack', 'pgd', '--epsilon', '8/255', '--steps', 2,
         '--out', 'attacked', *IMAGES,
     )  # fmt: skip
     (model,) = json.loads((workplace / 'attacked/robustness.json').read_text())['models']
@@ -167,11 +149,11 @@ def test_attack_on_a_segmentor(workplace: Path, checkpoints: list[str], tool: In
     assert re.match(r'error: only classifiers .mmpretrain. and segmentors .mmseg. can be attacked: .*mmdet$', line)
 
 
-BOTH = f'random_0.pth --compare {SMALL} random_1.pth'
+BOTH = 'random_0.pth --compare on_training.py random_1.pth'
 REFUSED = {
-    f'random_1.pth --compare {SMALL} random_1.pth {FEW}': r'.*upernet_small with another checkpoint .random_0.pth.: ',
+    f'random_1.pth --compare on_training.py random_1.pth {FEW}': '.*with another checkpoint .random_0.pth.: ',
     f'{BOTH} {FEW} test_dataloader.batch_size=2': '.*/results has results of upernet_small with another config',
-    f'random_0.pth {FEW}': 'robustness/results has results of tools/upernet_small, which is not asked',
+    f'random_0.pth {FEW}': 'robustness/results has results of on_training, which is not asked',
     f'{BOTH} --severities 3 {FEW}': '.*/results has results with --severities 5: ask for the same, or name another ',
     f'random_0.pth --vary model.backbone.img_sizes 64 {FEW}': "the model of .* cannot be built: .*'img_sizes'",
     f'absent.pth {FEW}': 'checkpoint not found: absent.pth',

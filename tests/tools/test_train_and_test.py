@@ -1,11 +1,16 @@
-"""tools/train.py and tools/test.py: the whole path on miniature data, and bad input."""
+"""tools/train.py and tools/test.py: the whole path, with and without `--mini`, of a panoptic model, and bad input.
+
+Without it, a run has the config's own weights, rates, schedules, loops, samplers and norms.
+"""
 
 import json
-import pickle
 import re
 import runpy
 import shutil
-from collections.abc import Iterable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,19 +19,22 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.nn.modules.module import register_module_forward_hook
 
+from bioattn_mm import Predictor
 from bioattn_mm.data.mini.ade20k import majority_baseline
 from bioattn_mm.errors import InputError
+from bioattn_mm.mmcv_ops.panoptic import rgb2id
 
-from ..conftest import NUM_VAL
+from .. import parity
+from ..conftest import NUM_TRAIN, NUM_VAL
 from ..needs import needs
 from .random_weights import random_checkpoint
-from .running import ROOT, InProcess, last_validation, metrics_of_test, read_csv, run_forked, scalars
-from .small_images import DETECTOR, NO_WORKERS
+from .running import ROOT, InProcess, last_validation, make_user_folder, metrics_of_test, run_forked, scalars
+from .small_images import NO_WORKERS, small_images, small_training
 
-CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
+CONFIG, SMALL_PANOPTIC = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask2former_panoptic'))
 
 
 @pytest.fixture(scope='module')
@@ -35,7 +43,7 @@ def trained(workplace: Path) -> Path:
     run_forked(
         workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'trained', '--cfg-options',
         'train_cfg.max_iters=60', 'train_cfg.val_interval=60', 'param_scheduler.1.end=60',
-        'default_hooks.checkpoint.interval=60', *NO_WORKERS,
+        'default_hooks.checkpoint.interval=60', 'optim_wrapper.optimizer.lr=2e-3', *NO_WORKERS,
     )  # fmt: skip
     return workplace / 'trained'
 
@@ -49,15 +57,6 @@ def test_mini_run_learns(trained: Path) -> None:
     assert re.search(r'Iter\(train\) \[ *10/60\].* eta: \d+:\d\d:\d\d ', log.read_text())
 
 
-def check_pairs(drawn: Path, images: Iterable[Path]) -> None:
-    """Check that ground truth and prediction of every image are drawn side by side."""
-    pairs = [mmcv.imread(str(path)) for path in drawn.rglob('*.png') if path.name != 'predictions.png']
-    sizes = sorted(mmcv.imread(str(path)).shape[:2] for path in images)
-    assert sorted((pair.shape[0], pair.shape[1] // 2) for pair in pairs) == sizes
-    differences = [np.subtract(*np.split(pair.astype(int), 2, axis=1)) for pair in pairs]
-    assert np.mean([difference.any() for difference in differences]) > 0.9
-
-
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, tool: InProcess) -> None:
     printed = tool(
         workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini',
@@ -68,7 +67,12 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, 
     assert f'mIoU {tested["mIoU"]:.4g}' in printed.splitlines()[-2]
     assert printed.splitlines()[-1].endswith('images/predictions.png')
     assert mmcv.imread(str(workplace / 'images' / 'predictions.png')).std() > 10
-    check_pairs(workplace / 'images', workplace.glob('data/mini/ADEChallengeData2016/images/validation/*.jpg'))
+    # Ground truth and prediction are side by side.
+    paths = (path for path in (workplace / 'images').rglob('*.png') if path.name != 'predictions.png')
+    pairs = [mmcv.imread(str(path)) for path in paths]
+    images = map(mmcv.imread, map(str, workplace.glob('data/mini/ADEChallengeData2016/images/validation/*.jpg')))
+    assert sorted((len(pair), pair.shape[1] // 2) for pair in pairs) == sorted(image.shape[:2] for image in images)
+    assert np.mean([np.not_equal(*np.split(pair, 2, axis=1)).any() for pair in pairs]) > 0.9
     assert len(list((workplace / 'labels').glob('*.png'))) == NUM_VAL
 
 
@@ -85,20 +89,6 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -
     )  # fmt: skip
     (point,) = curves_of(workplace / 'tta').Scalars('test/mIoU')
     assert point.value == pytest.approx(metrics_of_test(workplace / 'tta')['mIoU'], rel=1e-4) and point.value > 0
-
-
-def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InProcess) -> None:
-    arguments = (
-        'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_60.pth', '--mini', '--out', 'extrapolation',
-        '--sizes', '128', '--cfg-options', 'test_dataloader.dataset.indices=4', *NO_WORKERS,
-    )  # fmt: skip
-    tool(workplace, *arguments)
-    rows = read_csv(workplace / 'extrapolation/table.csv')
-    assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear', 'unscaled']
-    assert all(float(row['value']) > 0 and float(row['seconds_per_image']) > 0 for row in rows)
-    assert rows[2]['value'] != rows[0]['value']  # another pooled grid gives other predictions
-    assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
-    assert 'extrapolation/table.csv is there already' in tool.refused(workplace, *arguments)
 
 
 def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path, tool: InProcess) -> None:
@@ -125,24 +115,6 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
     assert curve == [(step, pytest.approx(loss, rel=1e-4)) for step, loss in losses]
 
 
-@pytest.mark.usefixtures('bfloat16_anywhere')
-def test_a_detector_in_bfloat16_at_several_scales(workplace: Path, tool: InProcess) -> None:
-    """That it learns, and what bfloat16 changes, is in test_own_data.py."""
-    random_checkpoint(workplace / 'detector.pth', DETECTOR)
-    outputs = set()
-    with register_module_forward_hook(lambda module, _, output: outputs.add(getattr(output, 'dtype', None))):
-        tool(
-            workplace, 'test.py', DETECTOR, 'detector.pth', '--mini', '--amp', 'bfloat16', '--tta', '--bias-mode',
-            'interpolate', '--work-dir', 'detector', '--out', 'boxes.pkl', '--show-dir', 'boxes', '--cfg-options',
-            'test_dataloader.dataset.indices=2', *NO_WORKERS,
-        )  # fmt: skip
-    assert torch.bfloat16 in outputs
-    metrics = metrics_of_test(workplace / 'detector')
-    assert 'coco/bbox_mAP' in metrics and 'coco/segm_mAP' not in metrics  # mmdet merges no masks
-    assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 2
-    check_pairs(workplace / 'boxes', sorted(workplace.glob('data/mini/coco/val2017/*.jpg'))[:2])
-
-
 # Arguments of a tool, and what is said of them; those of train.py and test.py begin with a config.
 NAN = 'nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; '
 BAD_INPUT = {
@@ -163,9 +135,29 @@ BAD_INPUT = {
     'train.py CONFIG --mini --cfg-options trian_cfg.max_iters=5': ".*no config has 'trian_cfg': did you mean train_c",
     'train.py CONFIG --mini --seed -1': '--seed must be at least 0, got -1$',
     'predict.py CONFIG x.pth image.jpg --mini --score-thr nan': 'argument --score-thr: expected a number from 0 to 1',
+    f'test.py {SMALL_PANOPTIC} other.pth --mini --tta': 'multi-scale testing needs tta_model and tta_pipeline',
+    f'train.py {SMALL_PANOPTIC} --data data/mini/coco': '.*learns panoptic segmentation: take a config of either',
+    f'inspect_data.py {SMALL_PANOPTIC} --mini --out inspected': 'panoptic annotations cannot be inspected',
+    'test.py configs/transnext/mask2former_tiny_ade20k_panoptic.py other.pth': '.*docs/training.md says under Data',
+    'predict.py CONFIG small.pth': 'nothing to predict on: name images, folders, globs, videos or a cam',
+    'predict.py CONFIG': 'no checkpoint: expected CONFIG CHECKPOINT INPUT..., or CONFIG INPUT... with --min',
+    'predict.py CONFIG small.pth data --classes sky unicorn': "the model has no class 'unicorn': it knows 150, wall",
+    'predict.py CONFIG x.pth data --slide --whole': 'argument --whole: not allowed with argument --slide',
+    'test.py CONFIG data --mini': 'data is a folder and no whole checkpoint of a training with FSDP',
     'test.py CONFIG nan.pth --mini': NAN,
     'train.py CONFIG --mini --load-from nan.pth': NAN,
     'train.py CONFIG --mini --load-from nan.pth --cfg-options resume=True': NAN,
+    # These begin to run.
+    'test.py configs/transnext/upernet_tiny_ade20k.py small.pth --mini --work-dir wrong': (
+        '.* of another shape: .*file .24, 3, 7, 7., model .72, '
+    ),
+    'test.py CONFIG small.pth --mini --work-dir wrong --cfg-options model.test_cfg.mode=whole '
+    'test_dataloader.dataset.pipeline.1.scale=(64,16) model.data_preprocessor.test_cfg.size_divisor=1': (
+        r'.*H and W of at least 32 pixels, got \(1, 3, 16, '
+    ),
+    'test.py CONFIG small.pth --mini --work-dir wrong --cfg-options test_dataloader.dataset.data_root=damaged': (
+        'cannot decode .*/ADE_val_00000003'
+    ),
 }
 
 
@@ -179,11 +171,16 @@ def test_bad_input(call: str, message: str, workplace: Path, tool: InProcess) ->
     (workplace / 'broken.py').write_text('model = dict(')
     torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other.pth')
     torch.save(dict(weight=torch.tensor([1, float('nan')]), bias=torch.zeros(3)), workplace / 'nan.pth')
-    line = tool.refused(workplace, *call.replace('CONFIG', CONFIG).split())
+    if 'small.pth' in call:
+        random_checkpoint(workplace / 'small.pth', CONFIG)
+        shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', workplace / 'damaged', dirs_exist_ok=True)
+        (workplace / 'damaged/images/validation/ADE_val_00000003.jpg').write_bytes(b'no image')
+    run = tool.error if 'wrong' in call else tool.refused
+    line = run(workplace, *call.replace('CONFIG', CONFIG).split())
     assert re.match(f'(predict.py: )?error: {message}', line)
 
 
-def test_operation_without_a_deterministic_kernel(workplace: Path, tool: InProcess, monkeypatch, tmp_path) -> None:
+def test_operation_without_a_deterministic_kernel(workplace: Path, tool: InProcess, monkeypatch) -> None:
     """As PyTorch reports it on a GPU, in the loss of the first step."""
     reported = (
         'nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set '
@@ -192,11 +189,8 @@ def test_operation_without_a_deterministic_kernel(workplace: Path, tool: InProce
     monkeypatch.setattr(torch.nn.functional, 'cross_entropy', Mock(side_effect=RuntimeError(reported)))
     monkeypatch.setenv('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     want = 'error: the run would fail: .* nll_loss2d_forward_out_cuda_template does not have a deterministic '
-    arguments = ['train.py', CONFIG, '--mini', '--deterministic', '--work-dir', tmp_path]
     try:
-        assert re.match(want, tool.error(workplace, *arguments))
-        shutil.rmtree(tmp_path)
-        assert re.match(want, tool.error(workplace, *arguments, '--dry-run'))
+        assert re.match(want, tool.error(workplace, 'train.py', CONFIG, '--mini', '--deterministic', '--dry-run'))
     finally:
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
@@ -212,25 +206,6 @@ def test_a_training_that_cannot_start_says_what_a_dry_run_says(workplace: Path, 
     assert line == 'error: the loss of the first training step is inf'
 
 
-BAD_TEST = {
-    'configs/transnext/upernet_tiny_ade20k.py': '.* of another shape: .*file .24, 3, 7, 7., model .72, ',
-    'CONFIG --cfg-options model.test_cfg.mode=whole test_dataloader.dataset.pipeline.1.scale=(64,16) '
-    'model.data_preprocessor.test_cfg.size_divisor=1': r'.*H and W of at least 32 pixels, got \(1, 3, 16, ',
-    'CONFIG --cfg-options test_dataloader.dataset.data_root=damaged': 'cannot decode .*/ADE_val_00000003',
-}
-
-
-@pytest.mark.usefixtures('trained')
-@pytest.mark.parametrize(('args', 'message'), BAD_TEST.items(), ids=BAD_TEST)
-def test_test_that_fails(args: str, message: str, workplace: Path, tool: InProcess) -> None:
-    config, *options = args.replace('CONFIG', CONFIG).split()
-    if args.endswith('=damaged'):
-        shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', workplace / 'damaged')
-        (workplace / 'damaged/images/validation/ADE_val_00000003.jpg').write_bytes(b'no image')
-    line = tool.error(workplace, 'test.py', config, 'trained/iter_60.pth', '--mini', '--work-dir', 'wrong', *options)
-    assert re.match(f'error: {message}', line)
-
-
 def test_label_maps_of_a_list_of_metrics(tmp_path: Path) -> None:
     """They are written by those that can."""
     set_out = runpy.run_path(str(ROOT / 'tools/test.py'))['set_out']
@@ -241,3 +216,215 @@ def test_label_maps_of_a_list_of_metrics(tmp_path: Path) -> None:
     config.test_evaluator = metrics[1:]
     with pytest.raises(InputError, match='--out needs one of IoUMetric, CityscapesMetric, DepthMetric in test_eval'):
         set_out(config, str(tmp_path / 'labels'))
+
+
+UPERNET, DINO, MASK2FORMER, PANOPTIC = (
+    f'configs/transnext/{name}.py'
+    for name in ('upernet_micro_ade20k', 'dino_4scale_micro_coco', 'mask2former_micro_ade20k',
+                 'mask2former_tiny_ade20k_panoptic')
+)  # fmt: skip
+WEIGHTS = 'model.backbone.init_cfg.checkpoint=transnext_micro_224_1k.pth'
+TWO_EPOCHS = ('train_cfg.max_epochs=2', 'train_dataloader.dataset.indices=4', 'param_scheduler.0.milestones=[1]')
+TWO_ITERATIONS = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
+# Of Mask2Former's head.
+SMALL_QUERIES = ('num_queries=20', 'transformer_decoder.num_layers=3', 'pixel_decoder.encoder.num_layers=2')
+# What training and testing must agree on: slow heads of the host libraries are made smaller, and get fewer regions.
+# Small images have fewer places than DINO has queries.
+SMALL_MODEL = {
+    UPERNET: ('model.decode_head.channels=64', 'model.auxiliary_head.channels=32'),
+    DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
+    MASK2FORMER: tuple(f'model.decode_head.{option}' for option in SMALL_QUERIES),
+    PANOPTIC: (
+        'model.backbone.arch=micro', 'model.panoptic_head.in_channels=[48,96,192,384]',
+        *(f'model.panoptic_head.{option}' for option in SMALL_QUERIES),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A user's folder: configs, data/ade, data/coco, and the authors' ImageNet file, whose values are made up."""
+    folder = make_user_folder(tmp_path_factory.mktemp('user'), workplace)
+    classifier = {'head.weight': torch.zeros(1000, 384), 'head.bias': torch.zeros(1000)}
+    weights = {**parity.released_state_dict('transnext_micro'), **classifier}
+    torch.save(dict(model=weights), folder / 'transnext_micro_224_1k.pth')
+    yield folder
+    shutil.rmtree(folder)  # checkpoints of 2 GB
+
+
+def train(user: Path, config: str, *options: str, how: Callable, work_dir: str | None = None) -> tuple[Path, str]:
+    """Run tools/train.py, in processes of its own or in this one; return the work dir and the log."""
+    how(
+        user, 'train.py', config, *(('--work-dir', work_dir) if work_dir else ()), '--cfg-options', WEIGHTS,
+        *small_training(config), *SMALL_MODEL[config], *small_images('val', 3), *options,
+        'default_hooks.checkpoint.save_best=None', 'default_hooks.checkpoint.save_optimizer=False',
+        'default_hooks.logger.interval=1',
+    )  # fmt: skip
+    folder = user / (work_dir or f'work_dirs/transnext/{Path(config).stem}')
+    return folder, max(folder.glob('*/*.log')).read_text()
+
+
+def check(user: Path, config: str, checkpoint: Path, *arguments: str, tool: InProcess, options: list[str]) -> dict:
+    """Run tools/test.py; return its metrics."""
+    work_dir = checkpoint.parent / f'test{len(list(checkpoint.parent.glob("test*")))}'
+    tool(
+        user, 'test.py', config, str(checkpoint), '--work-dir', str(work_dir), *arguments, '--cfg-options',
+        *SMALL_MODEL[config], *NO_WORKERS, *options,
+    )  # fmt: skip
+    return metrics_of_test(work_dir)
+
+
+def test_train_by_iterations(user: Path, tool: InProcess) -> None:
+    work_dir, log = train(user, UPERNET, *TWO_ITERATIONS, how=run_forked)
+    assert re.search(r'seed: \d+\n', log)  # which the run has drawn
+    assert 'transnext_micro_224_1k.pth; 615 entries used, not used: head.weight, head.bias\n' in log
+    # The optimizer's groups as one table, and nothing of what mmengine says of each parameter.
+    assert log.count('learning rate and weight decay') == 1
+    assert re.search(r'6e-05 .* 0.05 .* 375 .* backbone.stages.0.patch_embed.proj.weight', log)
+    assert 'paramwise_options' not in log and 'The value is the same before and after' not in log
+    # The first iterations of the real warm-up: from 6e-11 by 4e-8 each.
+    rates = [line['lr'] for line in scalars(work_dir) if 'lr' in line]
+    assert rates == pytest.approx([6e-11 + 6e-5 * index / 1499 for index in range(2)], rel=1e-3)
+    saved, checkpoint = work_dir / 'upernet_micro_ade20k.py', torch.load(work_dir / 'iter_2.pth', weights_only=False)
+    assert checkpoint['meta']['cfg'] == saved.read_text()
+    # As it is written: without what the training adds to it.
+    steps, written = (Config.fromfile(path).train_dataloader.dataset.pipeline for path in (saved, ROOT / UPERNET))
+    assert [step.type for step in steps] == [step.type for step in written]
+
+    metrics = check(user, UPERNET, work_dir / 'iter_2.pth', options=small_images('test', 3), tool=tool)
+    assert 'mIoU' in metrics and metrics == last_validation(work_dir)
+
+
+@pytest.mark.slow
+def test_two_processes_with_synchronised_batch_norm(user: Path) -> None:
+    work_dir, _ = train(user, UPERNET, *TWO_ITERATIONS, how=partial(run_forked, world_size=2), work_dir='two')
+    assert 'mIoU' in last_validation(work_dir)
+    state_dict = torch.load(work_dir / 'iter_2.pth', weights_only=False)['state_dict']
+    assert state_dict['decode_head.fpn_bottleneck.bn.num_batches_tracked'] == 2
+
+
+@pytest.mark.parametrize(('config', 'checkpoint', 'metric'), [
+    (DINO, 'epoch_2.pth', 'coco/bbox_mAP'),
+    pytest.param(MASK2FORMER, 'iter_2.pth', 'mIoU', marks=pytest.mark.slow),
+    pytest.param(PANOPTIC, 'iter_2.pth', 'coco_panoptic/PQ', marks=pytest.mark.slow),
+])  # fmt: skip
+def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, tool: InProcess) -> None:
+    by_epoch = checkpoint.startswith('epoch')
+    work_dir, log = train(user, config, *(TWO_EPOCHS if by_epoch else TWO_ITERATIONS), *NO_WORKERS, how=tool)
+    # The backbone learns at a tenth of the rate.
+    assert re.search(r'1e-05 .* backbone\.', log) and re.search(r'0.0001 ', log)
+    if by_epoch:  # a tenth after the milestone
+        lines = [line for line in scalars(work_dir) if 'loss' in line]
+        assert [line['epoch'] for line in lines] == [1, 1, 2, 2]
+        assert [line['lr'] / lines[0]['lr'] for line in lines] == pytest.approx([1, 1, 0.1, 0.1])
+    metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3), tool=tool)
+    assert metric in metrics and metrics == last_validation(work_dir)
+    if config == PANOPTIC:  # mmdet merges no masks of several scales
+        return
+    number = 3 if by_epoch else 6
+    scales = [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in range(number)]
+    options = ('test_dataloader.dataset.indices=2', *scales)
+    assert metric in check(user, config, work_dir / checkpoint, '--tta', options=options, tool=tool)
+
+
+def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path, tool: InProcess) -> None:
+    before = sorted(user.rglob('*'))
+    printed = tool(
+        user, 'train.py', UPERNET, '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS,
+        *small_training(UPERNET), *small_images('val', 3),
+    )  # fmt: skip
+    assert sorted(user.rglob('*')) == before
+    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', printed, flags=re.MULTILINE))
+    assert told['model'] == 'EncoderDecoder with TransNeXt, 41.7 M parameters, 41.7 M of them trained'
+    assert told['weights'] == 'transnext_micro_224_1k.pth; 615 entries used, not used: head.weight, head.bias'
+    assert told['images per step'] == f'2 of {NUM_TRAIN}: 2 a process x 1 processes x 1 accumulated iterations'
+    assert told['iterations'] == f'160,000: {320_000 / NUM_TRAIN:.1f} epochs'
+    assert told['validation'] == '3 images after every 16,000 iterations'
+    assert re.fullmatch(r'\d+ \(drawn: every run draws another\)', told['seed'])
+    assert re.fullmatch(r'[\d.]+ s, loss [\d.]+', told['first step'])
+    assert 'GiB' in told['peak memory']
+    assert re.match(r'\d+.* at the speed of the first step', told['estimated duration'])
+    assert re.search(r'6e-05 .* 0 .* 283 .* 146,636 ', printed)
+
+
+CHECKPOINT = 'panoptic/iter_60.pth'
+IMAGES = 'data/mini/coco/val2017'
+
+
+@pytest.fixture
+def panoptic(workplace: Path, tool: InProcess) -> Path:
+    """The work dir of a miniature run, shorter than `--mini` alone; the first test that needs it trains."""
+    work_dir = workplace / 'panoptic'
+    if not work_dir.exists():
+        tool(
+            workplace, 'train.py', SMALL_PANOPTIC, '--mini', '--work-dir', 'panoptic', '--cfg-options',
+            'optim_wrapper.optimizer.lr=2e-3', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60',
+            'param_scheduler.1.end=60', 'default_hooks.checkpoint.interval=60',
+            'train_dataloader.dataset.pipeline.4.crop_size=(128,128)',
+            'model.data_preprocessor.batch_augments.0.size=(128,128)',
+        )  # fmt: skip
+    return work_dir
+
+
+@pytest.mark.slow
+def test_a_panoptic_model_learns_and_comes_back(workplace: Path, panoptic: Path, tool: InProcess) -> None:
+    validated = last_validation(panoptic)
+    assert validated['coco_panoptic/PQ_st'] > 3
+    # From shards, where no data are.
+    tool(workplace, 'make_shards.py', SMALL_PANOPTIC, '--mini', '--splits', 'val', '--out', 'panoptic/shards')
+    (empty := workplace / 'panoptic/no_data').mkdir()
+    options = ('--shards', '../shards', '--show-dir', '../drawn', '--work-dir', '../test')
+    tool(empty, 'test.py', SMALL_PANOPTIC, workplace / CHECKPOINT, '--mini', *options)
+    assert not list(empty.iterdir())
+    tested = metrics_of_test(panoptic / 'test')
+    assert {'coco_panoptic/PQ', 'coco/segm_mAP'} <= set(tested)
+    assert tested == validated
+    # Left the ground truth, whose segments cover the image; right another picture.
+    drawn = list((panoptic / 'drawn').rglob('vis_image/*.png'))
+    assert len(drawn) == NUM_VAL
+    for path in drawn:
+        image = mmcv.imread(str(workplace / IMAGES / f'{int(path.stem.split("_")[-1]):012d}.jpg'))  # counted from 1
+        truth, predicted = np.split(mmcv.imread(str(path)), 2, axis=1)
+        assert (np.abs(truth.astype(int) - image).max(axis=-1) > 3).mean() > 0.5 and (truth != predicted).any()
+
+
+@pytest.mark.slow
+def test_prediction_is_coco_s_panoptic_format(workplace: Path, panoptic: Path, tool: InProcess) -> None:
+    predictor = Predictor(SMALL_PANOPTIC, workplace / CHECKPOINT, mini=True, device='cpu')
+    (sample,) = predictor(workplace / IMAGES / '000000000001.jpg')
+    segments = sample.pred_panoptic_seg.sem_seg[0].numpy()
+    found = [segment for segment in np.unique(segments).tolist() if segment % 1000 < 133]
+    kept = found[-1] % 1000
+    for out, classes in (('all', []), ('one', ['--classes', predictor.classes[kept]])):
+        options = ('--mini', '--device', 'cpu', '--out', f'panoptic/{out}', *classes)
+        tool(workplace, 'predict.py', SMALL_PANOPTIC, CHECKPOINT, f'{IMAGES}/000000000001.jpg', *options)
+        document = json.loads((panoptic / out / 'predictions.json').read_text())
+        (annotation,) = document['annotations']
+        ids = rgb2id(np.asarray(Image.open(panoptic / out / annotation['file_name'])))
+        things = [category['id'] for category in document['categories'] if category['isthing']]
+        assert things == list(range(1, 81)) and len(document['categories']) == 133
+        # Every segment has the pixels that the model found, and no other pixel has an ID.
+        expected = [segment for segment in found if not classes or segment % 1000 == kept]
+        for each, segment in zip(annotation['segments_info'], expected, strict=True):
+            assert each['category_id'] == segment % 1000 + 1
+            assert ((ids == each['id']) == (segments == segment)).all()
+            assert each['area'] == (segments == segment).sum()
+        assert set(np.unique(ids)) - {0} == {each['id'] for each in annotation['segments_info']}
+        assert (mmcv.imread(str(panoptic / out / 'overlays/000000000001.png')).shape[:2]) == ids.shape
+
+
+@pytest.mark.slow
+@needs('panopticapi')
+def test_panopticapi_gives_the_same_quality(workplace: Path, panoptic: Path, tool: InProcess) -> None:
+    """Predictions in the official format of results, evaluated without this package and OpenMMLab."""
+    results = panoptic / 'official' / 'results'
+    options = ('--work-dir', 'panoptic/official', '--cfg-options', f'test_evaluator.0.outfile_prefix={results}')
+    tool(workplace, 'test.py', SMALL_PANOPTIC, CHECKPOINT, '--mini', *options)
+    annotations = workplace / 'data/mini/coco/annotations'
+    segments = ('--segments', annotations / 'panoptic_val2017', f'{results}.panoptic')
+    script, truth = ROOT / 'benchmarks/official_evaluation.py', annotations / 'panoptic_val2017.json'
+    command = (script, truth, f'{results}.panoptic.json', *segments)
+    process = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    found = json.loads(process.stdout)
+    assert found == {'PQ': pytest.approx(metrics_of_test(panoptic / 'official')['coco_panoptic/PQ'])}
+    assert found['PQ'] > 1
