@@ -61,7 +61,7 @@ def print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[obje
     for row in rows:
         table.add_row(*map(str, row))
     print(title)
-    Console().print(table)
+    Console(markup=False).print(table)  # names may have brackets
 
 
 def progress_of_tests() -> Progress:

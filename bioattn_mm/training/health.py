@@ -117,5 +117,5 @@ def health_table(summary: dict) -> str:
 
 def table_text(table: Table) -> str:
     text = io.StringIO()
-    Console(file=text, width=140).print(table)
+    Console(file=text, width=140, markup=False).print(table)  # reasons may have brackets
     return text.getvalue().rstrip()

@@ -50,9 +50,9 @@ def test_new_paths(tmp_path: Path) -> None:
 
 def test_table_folds_what_is_too_wide(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('COLUMNS', '40')
-    print_table('title', ('model', 'value'), [('m' * 60, 0.5)])
+    print_table('title', ('model', 'value'), [('m' * 60, 0.5), ('[/x]', 1)])
     printed = capsys.readouterr().out
-    assert printed.startswith('title\n') and printed.count('m') == 60 + 1 and '0.5' in printed
+    assert printed.startswith('title\n') and printed.count('m') == 60 + 1 and '0.5' in printed and '[/x]' in printed
 
 
 def test_names_of_configs_are_unique() -> None:

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import runpy
+from argparse import Namespace
 from pathlib import Path
 
 import mmcv
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from bioattn_mm.analysis.evaluation import TrainedModel
 from bioattn_mm.data.classification import ALEXNET_ERRORS, wordnet_labels
+from bioattn_mm.errors import InputError
 
 from .. import parity
 from ..conftest import NUM_VAL
@@ -318,8 +320,10 @@ def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Pat
     options = ('--out', tmp_path / 'none', '--sizes', 64)
     line = tool.refused(place, EXTRAPOLATION, 'small.py', 'small.pth', *options, '--compare', BARE, 'small.pth')
     assert 'small.pth is not a checkpoint of this model' in line
-    line = tool.refused(place, EXTRAPOLATION, BARE, 'bare.pth', *options, '--modes', 'linear')
-    assert '--modes is for bioattn_mm.TransNeXt' in line
+    read_entrants = runpy.run_path(f'{ROOT}/tools/{EXTRAPOLATION}')['read_entrants']
+    args = Namespace(config=BARE, checkpoint='bare.pth', compare=[], timm=[], mini=False, modes=['linear'])
+    with pytest.raises(InputError, match='--modes is for bioattn_mm.TransNeXt'):
+        read_entrants(args, Config.fromfile(BARE))
 
 
 ROBUSTNESS = 'analysis/robustness.py small.py small.pth --out out'

@@ -70,7 +70,7 @@ def test_a_line_for_each_step() -> None:
 
 def test_a_run_that_fails_and_is_resumed() -> None:
     def fail(_: Runner) -> None:
-        raise RuntimeError('first line\nout of memory')
+        raise RuntimeError('first line\n[/x.cc:78] out of memory')
 
     with pytest.raises(RuntimeError, match='out of memory'):
         run('A', 8, {6: fail})
@@ -82,7 +82,7 @@ def test_a_run_that_fails_and_is_resumed() -> None:
     assert steps() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [start['resumed'] for start in lines_of('start')] == [False, True]
     found = [(one['ended'], one['starts'], one['resumed']) for one in lines_of('summary')]
-    assert found == [('RuntimeError: out of memory', 1, 0), ('finished', 2, 1)]
+    assert found == [('RuntimeError: [/x.cc:78] out of memory', 1, 0), ('finished', 2, 1)]
 
 
 def test_what_took_the_time_of_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
