@@ -1,5 +1,6 @@
 """The log-spaced position bias against its definition over all pairs."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch.nn.utils import prune
 
 from bioattn_mm.systems.transnext import LogCPB
-from bioattn_mm.systems.transnext.position_bias import _offset_index
+from bioattn_mm.systems.transnext.position_bias import _offset_index, cell_centres, offsets_of_grid
 from tests.needs import needs
 
 Grid = tuple[int, int]
@@ -95,6 +96,14 @@ def test_pruned_weights_are_trained(name: str) -> None:
     pairs = expand(*bias(*grids))
     torch.testing.assert_close(layer.weight, layer.weight_orig * layer.weight_mask)
     torch.testing.assert_close(pairs, bias_of_all_pairs(bias, *grids), rtol=1e-5, atol=1e-4)
+
+
+def test_table_has_all_offsets_and_no_more_where_all_cells_have_one_size() -> None:
+    for length, pooled in itertools.product(range(1, 20), range(1, 24)):
+        offsets = (torch.arange(length)[:, None] - cell_centres(length, pooled)).unique()
+        found = offsets_of_grid(length, pooled)
+        assert torch.isin(offsets, found).all() and (found[0], found[-1]) == (offsets[0], offsets[-1])
+        assert length % pooled or found.equal(offsets)
 
 
 @pytest.mark.slow
