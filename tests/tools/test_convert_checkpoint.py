@@ -1,5 +1,6 @@
-"""tools/convert_checkpoint.py: files laid out as the authors' frameworks wrote them, and files that are none."""
+"""tools/convert_checkpoint.py: files as the authors' frameworks wrote them, and others; tools/publish_model.py."""
 
+import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -13,16 +14,21 @@ from mmdet.models.layers.transformer.mask2former_layers import Mask2FormerTransf
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmseg.structures import SegDataSample
+from safetensors import safe_open
+from torch.distributed import checkpoint as dcp
 
-from bioattn_mm.checkpoints import check_fit, read_state_dict
+from bioattn_mm.checkpoints import check_fit, read_checkpoint, read_state_dict
 from bioattn_mm.checkpoints.downstream import convert
+from bioattn_mm.checkpoints.sharded import split
 from bioattn_mm.systems.transnext import TransNeXt
 from bioattn_mm.training.config.model_check import model_of
 
 from .. import parity
+from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
 
 TOOL = 'convert_checkpoint.py'
+UPERNET = str(ROOT / 'tests/tools/upernet_small.py')
 Shapes = dict[str, tuple[int, ...]]
 
 # What mmcv 1 saves beside parameters, and mmengine does.
@@ -219,3 +225,34 @@ def test_refuses_paths_and_the_config_of_another_model(tmp_path: Path, tool: InP
     assert re.match(
         r'error: x.pth .for .*k.py. is not a .*; \d+ missing in the file: decode_head.pixel_decoder', line
     )
+
+
+def test_weights_of_a_file_and_of_a_folder_are_published(workplace: Path, tmp_path: Path, tool: InProcess) -> None:
+    """The folder is that of a training with FSDP."""
+    random_checkpoint(tmp_path / 'file.pth', UPERNET)
+    expected = torch.load(tmp_path / 'file.pth', weights_only=False)
+    tensors, rest = split(torch.load(tmp_path / 'file.pth', weights_only=False))
+    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(tmp_path / 'folder.pth'), no_dist=True)
+    torch.save(rest, tmp_path / 'folder.pth/rest.pth')
+    for name, suffix in itertools.product(('file', 'folder'), ('pth', 'safetensors')):
+        published = f'published_{name}.{suffix}'
+        printed = tool(tmp_path, 'publish_model.py', f'{name}.pth', published)
+        assert printed.startswith(f'{len(expected["state_dict"])} tensors, ')
+        weights = read_state_dict(published)
+        assert weights.keys() == expected['state_dict'].keys()
+        assert all(torch.equal(weights[key], value) for key, value in expected['state_dict'].items())
+        if suffix == 'pth':
+            checkpoint = read_checkpoint(published)
+            assert checkpoint.keys() == {'meta', 'state_dict'}
+            assert checkpoint['meta'] == dict(dataset_meta=expected['meta']['dataset_meta'])
+        else:
+            with safe_open(published, 'pt') as file:
+                assert file.metadata() == dict(format='pt')
+
+    (tmp_path / 'data').symlink_to(workplace / 'data')
+    for call, message in {
+        f'train.py {UPERNET} --mini --work-dir none --resume folder.pth': 'folder.pth holds weights but no state',
+        'publish_model.py folder.pth file.pth': 'file.pth is there already: ',
+        'publish_model.py folder.pth weights.onnx': 'OUT must end with .safetensors or .pth, got weights.onnx',
+    }.items():
+        assert tool.refused(tmp_path, *call.split()).startswith(f'error: {message}')

@@ -139,25 +139,6 @@ def test_a_detector_of_one_channel_of_16_bits(tmp_path: Path, tool: InProcess) -
     assert np.asarray(Image.open(drawn)).std() > 10
 
 
-BAD_ARGUMENTS = {
-    '--data parts --mini --load-from wide.pth --cfg-options model.roi_head.bbox_head.fc_out_channels=32': (
-        '.* of another shape: .*roi_head.bbox_head.fc_cls.weight'
-    ),
-    '--reduce-zero-label': '--reduce-zero-label is for own data: name them with',
-    '--data parts --epochs 0': '--epochs must be at least 1, got 0',
-    '--data parts --reduce-zero-label': '--reduce-zero-label is for label',
-    '--data scenes': "no annotations in COCO's format in scenes",
-}
-
-
-@pytest.mark.parametrize(('args', 'message'), BAD_ARGUMENTS.items())
-def test_bad_arguments(args: str, message: str, tmp_path: Path, tool: InProcess) -> None:
-    write_coco_folder(tmp_path / 'parts', SEEDS[:2])
-    write_mask_folder(tmp_path / 'scenes', SEEDS[:2])
-    random_checkpoint(tmp_path / 'wide.pth', DETECTOR)
-    assert re.match(f'error: {message}', tool.refused(tmp_path, 'train.py', DETECTOR, *args.split()))
-
-
 def write_small(folder: Path, name: str, base: str) -> None:
     """Write the miniature of a small config in the place of one of the page; from random weights, without workers."""
     config = make_mini(Config.fromfile(base))

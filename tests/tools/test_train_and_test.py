@@ -30,9 +30,10 @@ from bioattn_mm.mmcv_ops.panoptic import rgb2id
 from .. import parity
 from ..conftest import NUM_TRAIN, NUM_VAL
 from ..needs import needs
+from ..own_folders import write_coco_folder
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess, last_validation, make_user_folder, metrics_of_test, run_forked, scalars
-from .small_images import NO_WORKERS, small_images, small_training
+from .small_images import DETECTOR, NO_WORKERS, small_images, small_training
 
 CONFIG = f'{ROOT}/tests/tools/upernet_narrow.py'
 SMALL_PANOPTIC = f'{ROOT}/tests/tools/mask2former_panoptic_small.py'
@@ -145,6 +146,12 @@ BAD_INPUT = {
     'predict.py CONFIG': 'no checkpoint: expected CONFIG CHECKPOINT INPUT..., or CONFIG INPUT... with --min',
     'predict.py CONFIG small.pth data --classes sky unicorn': "the model has no class 'unicorn': it knows 150, wall",
     'predict.py CONFIG x.pth data --slide --whole': 'argument --whole: not allowed with argument --slide',
+    f'train.py {DETECTOR} --reduce-zero-label': '--reduce-zero-label is for own data: name them with',
+    f'train.py {DETECTOR} --data parts --epochs 0': '--epochs must be at least 1, got 0',
+    f'train.py {DETECTOR} --data parts --reduce-zero-label': '--reduce-zero-label is for label',
+    f'train.py {DETECTOR} --data data/mini/imagenet': "no annotations in COCO's format in data/mini/imagenet",
+    f'train.py {DETECTOR} --data parts --mini --load-from wide.pth --cfg-options '
+    'model.roi_head.bbox_head.fc_out_channels=32': '.* of another shape: .*roi_head.bbox_head.fc_cls.weight',
     'test.py CONFIG data --mini': 'data is a folder and no whole checkpoint of a training with FSDP',
     'test.py CONFIG nan.pth --mini': NAN,
     'train.py CONFIG --mini --load-from nan.pth': NAN,
@@ -167,6 +174,9 @@ def test_bad_input(call: str, message: str, workplace: Path, tool: InProcess) ->
     (workplace / 'broken.py').write_text('model = dict(')
     torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other.pth')
     torch.save(dict(weight=torch.tensor([1, float('nan')]), bias=torch.zeros(3)), workplace / 'nan.pth')
+    if 'parts' in call:
+        write_coco_folder(workplace / 'parts', range(2))
+        random_checkpoint(workplace / 'wide.pth', DETECTOR)
     if 'small.pth' in call:
         random_checkpoint(workplace / 'small.pth', CONFIG)
         shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', workplace / 'damaged', dirs_exist_ok=True)
