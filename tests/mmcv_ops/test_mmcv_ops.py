@@ -7,21 +7,23 @@ import os
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import mmcv
-import mmcv.ops
 import pytest
 import torch
 import torchvision
-from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction, multi_scale_deformable_attn_pytorch
-from mmcv_op_cases import CASES, features, random_rois
+from mmcv import ops
+from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
+from mmcv_op_cases import CASES, IN_HALF_PRECISION, gradients, random_rois
 from mmengine.utils.dl_utils.misc import mmcv_full_available
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.utils._pytree import tree_map_only
 
 from bioattn_mm import mmcv_ops
 from bioattn_mm.mmcv_ops import regions
@@ -53,91 +55,76 @@ def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
     folder = tmp_path_factory.mktemp('mmcv_with_ops')
     with zipfile.ZipFile(fitting[0]) as wheel:
         wheel.extractall(folder / 'packages')
-    files = folder / 'arguments.pt', folder / 'results.pt'
-    torch.save({name: arguments for name, (_, arguments) in CASES.items()}, files[0])
     environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(folder / 'packages'), str(ROOT)])}
-    command = [sys.executable, Path(__file__).with_name('run_compiled_ops.py'), *files]
+    command = [sys.executable, Path(__file__).with_name('mmcv_op_cases.py'), folder / 'results.pt']
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     # The script fails where bioattn_mm replaces compiled ops.
     assert run.returncode == 0, run.stderr
-    return torch.load(files[1])
+    return torch.load(folder / 'results.pt')
+
+
+def assert_close(results: list[Tensor], expected: list[Tensor], name: str, atol: float) -> None:
+    torch.testing.assert_close(results, expected, rtol=1e-5, atol=atol, msg=lambda message: f'{name}: {message}')
 
 
 @pytest.mark.parametrize('name', CASES)
 def test_results_of_compiled_ops(name: str, compiled_results) -> None:
-    function, arguments = CASES[name]
-    results = function(**arguments)
+    results = [*CASES[name]()]
     assert results, 'accepted'
-    is_sum_of_samples = 'deform' in name or 'maximum' in name
+    is_sum_of_samples = 'deform' in name or 'max' in name
     assert_close(results, compiled_results[name], name, atol=1e-5 if is_sum_of_samples else 1e-6)
+
+
+def converted(case: partial, device: str = 'cpu', dtype: torch.dtype | None = None) -> partial:
+    """A case on a device, with floating-point numbers of a type."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        return tensor.to(device, dtype if dtype and tensor.is_floating_point() else tensor.dtype)
+
+    arguments, options = tree_map_only(Tensor, convert, (case.args, case.keywords))
+    return partial(case.func, *arguments, **options)
 
 
 @needs('GPU')
 def test_results_on_gpu() -> None:
-    for name, (function, arguments) in CASES.items():
-        if name.startswith('refused'):
-            continue  # on a GPU mmcv refuses other things
-        on_gpu = {k: v.cuda() if isinstance(v, Tensor) else v for k, v in arguments.items()}
-        results = {k: v.cpu() for k, v in function(**on_gpu).items()}
-        assert_close(results, function(**arguments), name, atol=1e-5)  # a GPU adds in another order
-
-
-def assert_close(results: dict[str, Tensor], expected: dict[str, Tensor], name: str, atol: float = 1e-6) -> None:
-    torch.testing.assert_close(results, expected, rtol=1e-5, atol=atol, msg=lambda message: f'{name}: {message}')
+    for name, case in CASES.items():
+        if not name.startswith('refused'):  # on a GPU mmcv refuses other things
+            results = [each.cpu() for each in converted(case, 'cuda')()]
+            assert_close(results, [*case()], name, atol=1e-5)  # a GPU adds in another order
 
 
 # mmcv has no CPU kernels of the following ops: they are compared with their definition under autograd.
 
 
-def assert_same_value_and_gradients(
-    output: Tensor, expected: Tensor, inputs: list[Tensor], atol: float = 1e-6
-) -> None:
-    torch.testing.assert_close(output, expected, rtol=1e-5, atol=atol)
-    grads, expected_grads = (
-        torch.autograd.grad(each, inputs, torch.linspace(-1, 1, each.numel()).view_as(each).to(each))
-        for each in (output, expected)
-    )
-    torch.testing.assert_close(grads, expected_grads, rtol=1e-5, atol=atol)
-
-
 @pytest.mark.parametrize(('gamma', 'alpha', 'weighted'), [(2.0, 0.25, False), (0.0, 0.5, False), (1.5, 0.75, True)])
 def test_sigmoid_focal_loss(device: str, gamma: float, alpha: float, weighted: bool) -> None:
-    logits = (4 * torch.randn(40, 7, device=device)).requires_grad_()
     target = torch.randint(0, 7 if weighted else 8, (40,), device=device)  # class 7 is background
     weight = torch.rand(7, device=device) if weighted else None
-    loss = mmcv.ops.sigmoid_focal_loss(logits, target, gamma, alpha, weight, 'none')
     labels = torch.nn.functional.one_hot(target, 8)[:, :7].float()
-    expected = torchvision.ops.sigmoid_focal_loss(logits, labels, alpha, gamma)
-    assert_same_value_and_gradients(loss, expected * weight[target, None] if weighted else expected, [logits])
+    scale = weight[target, None] if weighted else 1
+
+    def expected(logits: Tensor) -> Tensor:
+        return torchvision.ops.sigmoid_focal_loss(logits, labels, alpha, gamma) * scale
+
+    logits = [4 * torch.randn(40, 7, device=device)]
+    loss = gradients(ops.sigmoid_focal_loss, logits, target, gamma, alpha, weight, 'none')
+    torch.testing.assert_close(loss, gradients(expected, logits), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize('gamma', [0.0, 0.5, 2.0])
 def test_focal_loss_of_saturated_logits_is_finite(gamma: float) -> None:
-    logits = torch.tensor([[200.0, -200.0], [-200.0, 200.0]], requires_grad=True)
-    value = mmcv.ops.sigmoid_focal_loss(logits, torch.tensor([0, 0]), gamma, 0.25, None, 'sum')
-    value.backward()
-    assert value.isfinite() and value > 20
-    assert logits.grad.isfinite().all()
-
-
-def deformable_attention_inputs(device: str = 'cpu', dtype: torch.dtype = torch.float32) -> tuple:
-    """Arguments of mmcv's function; a part of the sampling points is outside the levels."""
-    shapes = torch.tensor([[6, 4], [3, 2], [1, 1]], device=device)
-    sizes = shapes.prod(1)
-    value = torch.randn(2, int(sizes.sum()), 2, 4, device=device, dtype=dtype)
-    locations = torch.rand(2, 5, 2, 3, 4, 2, device=device, dtype=dtype) * 1.4 - 0.2
-    weights = torch.rand(2, 5, 2, 3, 4, device=device, dtype=dtype)
-    for tensor in (value, locations, weights):
-        tensor.requires_grad_()
-    return value, shapes, sizes.cumsum(0) - sizes, locations, weights, 64
+    logits = torch.tensor([[200.0, -200.0], [-200.0, 200.0]])
+    value, grad = gradients(ops.sigmoid_focal_loss, [logits], torch.tensor([0, 0]), gamma, 0.25, None, 'sum')
+    assert value.isfinite() and value > 20 and grad.isfinite().all()
 
 
 def test_deformable_attention(device: str) -> None:
-    inputs = deformable_attention_inputs(device)
-    value, shapes, _, locations, weights, _ = inputs
-    output = MultiScaleDeformableAttnFunction.apply(*inputs)
-    expected = multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
-    assert_same_value_and_gradients(output, expected, [value, locations, weights])
+    case = converted(IN_HALF_PRECISION['deformable_attention'], device)
+
+    def expected(value: Tensor, locations: Tensor, weights: Tensor, shapes: Tensor, _: Tensor) -> Tensor:
+        return multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
+
+    torch.testing.assert_close(case(), gradients(expected, *case.args[1:]), rtol=1e-5, atol=1e-6)
 
 
 def roi_pool_by_loops(maps: Tensor, rois: Tensor, bins: tuple[int, int], scale: float) -> Tensor:
@@ -157,51 +144,49 @@ def roi_pool_by_loops(maps: Tensor, rois: Tensor, bins: tuple[int, int], scale: 
 @pytest.mark.parametrize('chunk', [2**24, 100])
 def test_roi_pool(device: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, 'CHUNK', chunk)
-    maps = torch.randn(2, 3, 16, 20, device=device).requires_grad_()
-    rois = random_rois(12, 2).double().to(device)
+    rois = random_rois(12).double()
     rois[-1, 1:] = torch.tensor([200.0, 200, 220, 220])  # outside
-    output = mmcv.ops.roi_pool(maps, rois.float(), (3, 5), 0.25)
-    expected = roi_pool_by_loops(maps.cpu(), rois, (3, 5), 0.25).to(device)
-    assert_same_value_and_gradients(output, expected, [maps])
-    assert mmcv.ops.roi_pool(maps, rois[:0].float(), (3, 5), 0.25).shape == (0, 3, 3, 5)
+    maps = [torch.randn(2, 3, 16, 20, device=device)]
+    pooled = gradients(ops.roi_pool, maps, rois.float().to(device), (3, 5), 0.25)
+    torch.testing.assert_close(pooled, gradients(roi_pool_by_loops, maps, rois, (3, 5), 0.25), rtol=1e-5, atol=1e-6)
+    assert ops.roi_pool(*maps, rois[:0].float().to(device), (3, 5), 0.25).shape == (0, 3, 3, 5)
 
 
 @pytest.mark.parametrize('sampling_ratio', [0, 2])
 def test_deform_roi_pool(device: str, sampling_ratio: int) -> None:
     """Without offsets it is RoIAlign; an offset of all bins moves the region."""
-    maps = torch.randn(2, 3, 16, 20, device=device).requires_grad_()
-    rois = random_rois(12, 2).to(device)
-    pooled = mmcv.ops.deform_roi_pool(maps, rois, None, (3, 5), 0.25, sampling_ratio, 0.1)
-    expected = torchvision.ops.roi_align(maps, rois, (3, 5), 0.25, sampling_ratio, aligned=True)
-    assert_same_value_and_gradients(pooled, expected, [maps], atol=1e-5)
-    offset = torch.zeros(12, 2, 3, 5, device=device)
-    offset[:, 0], offset[:, 1] = 2.0, -1.0
-    moved = rois.clone()
-    size = rois[:, 3:] - rois[:, 1:3]
-    moved[:, 1:] += (0.1 * size * size.new_tensor([2.0, -1.0])).repeat(1, 2)
-    pooled = mmcv.ops.deform_roi_pool(maps, rois, offset, (3, 5), 0.25, sampling_ratio, 0.1)
-    expected = torchvision.ops.roi_align(maps, moved, (3, 5), 0.25, sampling_ratio, aligned=True)
-    torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-5)
+    maps, rois = [torch.randn(2, 3, 16, 20, device=device)], random_rois(12).to(device)
+    aligned = partial(torchvision.ops.roi_align, output_size=(3, 5), spatial_scale=0.25, aligned=True)
+    aligned = partial(aligned, sampling_ratio=sampling_ratio)
+    pooled = gradients(ops.deform_roi_pool, maps, rois, None, (3, 5), 0.25, sampling_ratio, 0.1)
+    torch.testing.assert_close(pooled, gradients(aligned, maps, rois), rtol=1e-5, atol=1e-5)
+    shift = torch.tensor([2.0, -1.0], device=device)
+    pooled = ops.deform_roi_pool(
+        *maps, rois, shift.view(1, 2, 1, 1).repeat(12, 1, 3, 5), (3, 5), 0.25, sampling_ratio, 0.1
+    )
+    rois[:, 1:] += (0.1 * (rois[:, 3:] - rois[:, 1:3]) * shift).repeat(1, 2)
+    torch.testing.assert_close(pooled, aligned(*maps, rois), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('name', ['carafe', 'carafe_naive'])
-def test_carafe(device: str, name: str) -> None:
-    maps = torch.randn(2, 4, 3, 5, device=device).requires_grad_()
-    masks = torch.rand(2, 2 * 9, 6, 10, device=device).requires_grad_()
-    expected = torch.zeros(2, 4, 6, 10, device=device)
-    padded = torch.nn.functional.pad(maps, (1, 1, 1, 1))
-    for channel, y, x in product(range(4), range(6), range(10)):
-        patch = padded[:, channel, y // 2 : y // 2 + 3, x // 2 : x // 2 + 3].flatten(1)
-        group = channel // 2
-        expected[:, channel, y, x] = (patch * masks[:, 9 * group : 9 * group + 9, y, x]).sum(1)
-    if name == 'carafe_naive' and device == 'cpu':  # whose backward pass mmcv asserts to be on a GPU
-        torch.testing.assert_close(mmcv.ops.carafe_naive(maps, masks, 3, 2, 2), expected)
-        return
-    assert_same_value_and_gradients(getattr(mmcv.ops, name)(maps, masks, 3, 2, 2), expected, [maps, masks])
+def carafe(maps: Tensor, masks: Tensor) -> Tensor:
+    """By its definition: the pixel around which a patch is lies below each of four masks; two groups of channels."""
+    patches = torch.nn.functional.unfold(maps, 3, padding=1).unflatten(2, maps.shape[2:])
+    patches = torch.nn.functional.interpolate(patches, scale_factor=2).unflatten(1, (2, 2, 9))
+    return (patches * masks.unflatten(1, (2, 1, 9))).sum(3).flatten(1, 2)
+
+
+def test_carafe(device: str) -> None:
+    inputs = [torch.randn(2, 4, 3, 5, device=device), torch.rand(2, 18, 6, 10, device=device)]
+    expected = gradients(carafe, inputs)
+    torch.testing.assert_close(gradients(ops.carafe, inputs, 3, 2, 2), expected, rtol=1e-5, atol=1e-6)
+    if device == 'cpu':  # where mmcv asserts that there is a GPU in the backward pass
+        torch.testing.assert_close(ops.carafe_naive(*inputs, 3, 2, 2), expected[0])
+    else:
+        torch.testing.assert_close(gradients(ops.carafe_naive, inputs, 3, 2, 2), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_masked_convolution(device: str) -> None:
-    layer = mmcv.ops.MaskedConv2d(3, 4, 3, padding=1).to(device)
+    layer = ops.MaskedConv2d(3, 4, 3, padding=1).to(device)
     image, mask = torch.randn(1, 3, 6, 7, device=device), torch.rand(1, 6, 7, device=device) > 0.5
     expected = torch.nn.functional.conv2d(image, layer.weight, layer.bias, padding=1) * mask
     torch.testing.assert_close(layer(image, mask), expected, rtol=1e-5, atol=1e-5)
@@ -210,16 +195,19 @@ def test_masked_convolution(device: str) -> None:
 
 @pytest.mark.parametrize('weighted', [False, True])
 def test_softmax_focal_loss(device: str, weighted: bool) -> None:
-    logits = torch.randn(20, 5, device=device).requires_grad_()
     target = torch.randint(-1, 5, (20,), device=device)
     weight = torch.rand(5, device=device) if weighted else None
-    loss = mmcv.ops.softmax_focal_loss(logits, target, 2.0, 0.25, weight, 'none')
-    p = logits.softmax(1).gather(1, target.clamp(min=0)[:, None])[:, 0]
-    expected = -0.25 * (1 - p) ** 2 * p.log() * (target >= 0)
-    expected = expected * weight[target.clamp(min=0)] if weighted else expected
-    torch.testing.assert_close(loss, expected)
-    loss = mmcv.ops.softmax_focal_loss(logits, target, 2.0, 0.25, weight, 'sum')
-    assert_same_value_and_gradients(loss, expected.sum(), [logits])
+    scale = (weight[target.clamp(min=0)] if weighted else 1) * (target >= 0)
+
+    def expected(logits: Tensor) -> Tensor:
+        p = logits.softmax(1).gather(1, target.clamp(min=0)[:, None])[:, 0]
+        return -0.25 * (1 - p) ** 2 * p.log() * scale
+
+    logits = [torch.randn(20, 5, device=device)]
+    arguments = target, 2.0, 0.25, weight
+    torch.testing.assert_close(ops.softmax_focal_loss(*logits, *arguments, 'none'), expected(*logits))
+    total = gradients(ops.softmax_focal_loss, logits, *arguments, 'sum')  # by mmcv it alone has right gradients
+    torch.testing.assert_close(total, gradients(lambda logits: expected(logits).sum(), logits), rtol=1e-5, atol=1e-6)
 
 
 def double(*shape: int) -> Tensor:
@@ -229,60 +217,21 @@ def double(*shape: int) -> Tensor:
 def test_gradcheck() -> None:
     image, offset, mask, weight = double(2, 4, 5, 4), double(2, 36, 5, 4), double(2, 18, 5, 4), double(4, 2, 3, 3)
     geometry = (1, 1, 1, 2, 2)
-    target, class_weight = torch.randint(0, 4, (6,)), torch.rand(4, dtype=torch.float64)
-    focal = mmcv.ops.sigmoid_focal_loss
-    assert gradcheck(lambda logits: focal(logits, target, 2.0, 0.25, class_weight, 'mean'), double(6, 4))
-    assert gradcheck(MultiScaleDeformableAttnFunction.apply, deformable_attention_inputs(dtype=torch.float64))
-    assert gradcheck(mmcv.ops.deform_conv2d, (image, offset, weight, *geometry))
-    assert gradcheck(mmcv.ops.modulated_deform_conv2d, (image, offset, mask, weight, double(4), *geometry))
-    assert gradcheck(lambda x: mmcv.ops.PSAMask('collect', (3, 3))(x), double(1, 9, 3, 4))
-    assert gradcheck(mmcv.ops.carafe, (double(1, 4, 3, 3), double(1, 18, 6, 6), 3, 2, 2))
+    assert gradcheck(ops.deform_conv2d, (image, offset, weight, *geometry))
+    assert gradcheck(ops.modulated_deform_conv2d, (image, offset, mask, weight, double(4), *geometry))
+    assert gradcheck(lambda x: ops.PSAMask('collect', (3, 3))(x), double(1, 9, 3, 4))
     rois = torch.tensor([[0, 1.3, 0.7, 9.1, 7.4], [0, 2.2, 2.9, 5.3, 8.8]], dtype=torch.float64)
-    assert gradcheck(mmcv.ops.roi_pool, (double(1, 2, 6, 5), rois, (2, 2), 0.5))
-    assert gradcheck(mmcv.ops.roi_align, (double(1, 2, 6, 5), rois, (2, 2), 0.5, 2, 'max', True))
-    assert gradcheck(mmcv.ops.deform_roi_pool, (double(1, 2, 6, 5), rois, double(2, 2, 2, 2), (2, 2), 0.5, 2, 0.1))
-
-
-# Half precision: the result is that of float32 arithmetic on the same inputs, rounded once.
-
-
-def deformable_attention(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
-    _, shapes, starts, *_ = deformable_attention_inputs()
-    return MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
-
-
-IN_HALF_PRECISION = {
-    'sigmoid_focal_loss': (
-        lambda logits: mmcv.ops.sigmoid_focal_loss(logits, torch.arange(8), 2.0, 0.25, None, 'none'),
-        lambda: [torch.randn(8, 7)],
-    ),
-    'roi_align': (
-        lambda maps, rois: mmcv.ops.roi_align(maps, rois, (3, 5), 0.25, 0, 'avg', True),
-        lambda: [features(2), random_rois(12, 2)],
-    ),
-    'deformable_attention': (deformable_attention, lambda: [deformable_attention_inputs()[i] for i in (0, 3, 4)]),
-}
+    assert gradcheck(ops.roi_pool, (double(1, 2, 6, 5), rois, (2, 2), 0.5))
+    assert gradcheck(ops.roi_align, (double(1, 2, 6, 5), rois, (2, 2), 0.5, 2, 'max', True))
+    assert gradcheck(ops.deform_roi_pool, (double(1, 2, 6, 5), rois, double(2, 2, 2, 2), (2, 2), 0.5, 2, 0.1))
 
 
 @pytest.mark.parametrize('name', IN_HALF_PRECISION)
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_values_and_gradients_in_half_precision(name: str, dtype: torch.dtype) -> None:
-    function, make_inputs = IN_HALF_PRECISION[name]
-    inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in make_inputs()]
-    exact = [tensor.detach().float().requires_grad_() for tensor in inputs]
-    output, expected = function(*inputs), function(*exact)
-    torch.testing.assert_close(output, expected.to(dtype), rtol=0, atol=0)
-    grads, wanted = (
-        torch.autograd.grad(each.sum(), tensors, allow_unused=True, materialize_grads=True)
-        for each, tensors in ((output, inputs), (expected, exact))
-    )
-    torch.testing.assert_close(grads, tuple(each.to(dtype) for each in wanted), rtol=0, atol=0)
-
-
-def test_nms_in_half_precision() -> None:
-    boxes, scores = CASES['nms, threshold 0.3, offset 1'][1]['boxes'].half(), torch.linspace(0, 1, 300).half()
-    kept = mmcv._ext.nms(boxes, scores, iou_threshold=0.3, offset=1)
-    assert kept.tolist() == mmcv._ext.nms(boxes.float(), scores.float(), iou_threshold=0.3, offset=1).tolist()
+def test_half_precision_is_float32_rounded_once(name: str, dtype: torch.dtype) -> None:
+    case = converted(IN_HALF_PRECISION[name], dtype=dtype)
+    expected = [tensor.to(dtype) for tensor in converted(case, dtype=torch.float32)()]
+    torch.testing.assert_close([*case()], expected, rtol=0, atol=0)
 
 
 # Installation.
@@ -297,8 +246,8 @@ def test_the_module_that_stands_in() -> None:
     # Compiled operators come first.
     assert before.index(importlib.machinery.PathFinder) < before.index(MMCV_EXT)
     with pytest.raises(NotImplementedError, match=r"'box_iou_rotated'.*MMCV_WITH_OPS=1 pip install"):
-        mmcv.ops.box_iou_rotated(torch.zeros(1, 5), torch.zeros(1, 5))
+        ops.box_iou_rotated(torch.zeros(1, 5), torch.zeros(1, 5))
     for name in ('__path__', '__file__', '_private'):
         with pytest.raises(AttributeError, match=name):
             getattr(mmcv._ext, name)
-    assert mmcv.ops.get_compiler_version() == mmcv.ops.get_compiling_cuda_version() == 'n/a (ops over PyTorch)'
+    assert ops.get_compiler_version() == ops.get_compiling_cuda_version() == 'n/a (ops over PyTorch)'
