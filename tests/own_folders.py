@@ -82,40 +82,45 @@ def labels(seed: int) -> np.ndarray:
     return label_map
 
 
-def write_mask_folder(folder: Path, seeds: range) -> Path:
+def write_mask_folder(folder: Path, seeds: range, images: str = 'images', masks: str = 'masks') -> Path:
     """A folder with `images`, `masks` and `classes.txt`, without validation images; the images are of two types."""
-    write_images(folder / 'images', seeds[::2], '.jpg', NUM_OBJECTS_OF_SCENE)
-    write_images(folder / 'images', seeds[1::2], '.png', NUM_OBJECTS_OF_SCENE)
-    (folder / 'masks').mkdir()
+    write_images(folder / images, seeds[::2], '.jpg', NUM_OBJECTS_OF_SCENE)
+    write_images(folder / images, seeds[1::2], '.png', NUM_OBJECTS_OF_SCENE)
+    (folder / masks).mkdir(parents=True)
     for seed in seeds:
-        Image.fromarray(labels(seed)).save(folder / f'masks/part_{seed:03d}.png')
+        Image.fromarray(labels(seed)).save(folder / masks / f'part_{seed:03d}.png')
     (folder / 'classes.txt').write_text('\n'.join(MASK_CLASSES) + '\n')
     return folder
 
 
-def write_yolo_folder(folder: Path, **splits: range) -> Path:
+def write_yolo_folder(folder: Path, images: str = 'images/{}', labels: str = 'labels/{}', **splits: range) -> Path:
     """A folder with `data.yaml`, `images/SPLIT` and `labels/SPLIT`, of polygons."""
     for split, seeds in splits.items():
-        (folder / f'labels/{split}').mkdir(parents=True)
-        for seed, name in zip(seeds, write_images(folder / f'images/{split}', seeds)):
+        place = folder / labels.format(split)
+        place.mkdir(parents=True, exist_ok=True)
+        for seed, name in zip(seeds, write_images(folder / images.format(split), seeds)):
             image, objects = draw(seed)
             shares = [(label, (points / image.shape[1::-1]).ravel()) for label, points in objects]
             lines = [f'{label} {" ".join(f"{share:.9g}" for share in each)}\n' for label, each in shares]
-            (folder / f'labels/{split}/{Path(name).stem}.txt').write_text(''.join(lines))
-    lines = [f'{split}: images/{split}' for split in splits] + [f'names: [{", ".join(CLASSES)}]']
+            (place / f'{Path(name).stem}.txt').write_text(''.join(lines))
+    lines = [f'{split}: {images.format(split)}' for split in splits] + [f'names: [{", ".join(CLASSES)}]']
     (folder / 'data.yaml').write_text('\n'.join(lines) + '\n')
     return folder
 
 
-def write_voc_folder(folder: Path, **splits: range) -> Path:
+def write_voc_folder(
+    folder: Path, images: str = 'JPEGImages', annotations: str = 'Annotations', **splits: range
+) -> Path:
     """A folder with `JPEGImages`, `Annotations`, `ImageSets/Main` and label maps of objects and classes.
 
     An XML file has a line for the object, and one for its box.
     """
-    for name in 'Annotations ImageSets/Main ImageSets/Segmentation SegmentationObject SegmentationClass'.split():
+    for name in 'ImageSets/Main ImageSets/Segmentation SegmentationObject SegmentationClass'.split():
         (folder / name).mkdir(parents=True)
     for split, seeds in splits.items():
-        names = [Path(name).stem for name in write_images(folder / 'JPEGImages', seeds)]
+        names = [Path(name).stem for name in write_images(folder / images.format(split), seeds)]
+        place = folder / annotations.format(split)
+        place.mkdir(exist_ok=True)
         for kind in ('Main', 'Segmentation'):
             (folder / f'ImageSets/{kind}/{split}.txt').write_text('\n'.join(names) + '\n')
         for seed, name in zip(seeds, names):
@@ -131,7 +136,7 @@ def write_voc_folder(folder: Path, **splits: range) -> Path:
                     f'<object><name>{CLASSES[label]}</name><difficult>0</difficult><bndbox>',
                     ''.join(f'<{corner}>{value}</{corner}>' for corner, value in corners) + '</bndbox></object>',
                 ]
-            (folder / f'Annotations/{name}.xml').write_text('\n'.join([*lines, '</annotation>', '']))
+            (place / f'{name}.xml').write_text('\n'.join([*lines, '</annotation>', '']))
             for kind, values in (('Object', numbers), ('Class', classes)):
                 Image.fromarray(values).save(folder / f'Segmentation{kind}/{name}.png')
     return folder

@@ -3,12 +3,13 @@
 import os
 import runpy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset, DefaultSampler
 from mmengine.registry import DATA_SAMPLERS, init_default_scope
 from torch.utils.data import DataLoader
@@ -27,21 +28,21 @@ from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import build_dataset, find_datasets
 from bioattn_mm.training.config.shards import shuffle_shards
 
-from ..tools.running import InProcess
+from ..tools.running import ROOT, InProcess
 from ..tools.small_images import NO_WORKERS, small_training
 from .conftest import assert_same_annotations
 
-CONFIGS = dict(
-    ade='configs/transnext/upernet_micro_ade20k.py',
-    coco='configs/transnext/mask_rcnn_micro_coco.py',
-    panoptic='configs/transnext/mask2former_micro_coco_panoptic.py',
-)
+CONFIGS = {
+    name: str(ROOT / f'configs/transnext/{config}.py')
+    for name, config in dict(
+        ade='upernet_micro_ade20k', coco='mask_rcnn_micro_coco', panoptic='mask2former_micro_coco_panoptic'
+    ).items()
+}
 ADE = pytest.mark.parametrize('name', ['ade'], indirect=True)
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the tar files that are opened."""
     files, open_ = [], os.open
     monkeypatch.setattr(os, 'open', lambda file, *args: files.append(Path(file).name) or open_(file, *args))
     return files
@@ -70,33 +71,30 @@ def build(name: str, shards: Path | None = None, split: str = 'train') -> BaseDa
     return build_dataset(next(find_datasets(config[key])))
 
 
-def test_the_samples_of_the_files_from_few_open_files(name: str, shards: Path, opened: list[str]) -> None:
-    loose, packed = build(name), build(name, shards)
-    assert len(loose) == len(packed) > 100
-    for index in range(10):
-        samples = []
-        for dataset in (loose, packed):
-            seed_everything(3, index)
-            samples.append(dataset[index])
-        assert torch.equal(*(sample['inputs'] for sample in samples))
-        assert_same_annotations(*(sample['data_samples'] for sample in samples))
-    packed.pipeline.transforms = packed.pipeline.transforms[:1]  # which reads the image's file
-    for index in range(len(packed)):
-        packed[index]
-    names = {path.name for path in shards.glob('train-*.tar')}
-    assert set(opened) <= names and 0 < len(opened) <= len(names) < 20
+def samples(dataset: BaseDataset, indices: Iterable[int]) -> Iterator[dict]:
+    for index in indices:
+        seed_everything(3, index)
+        yield dataset[index]
 
 
-def test_validation_needs_the_shards_alone(
-    name: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_samples_of_the_files_where_no_data_are(
+    name: str, shards: Path, opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = [build(name, split='val')[index] for index in (0, 5)]
-    config = load_config(CONFIGS[name], mini=True, shards=str(shards), dataloaders=('val_dataloader',))
-    monkeypatch.chdir(tmp_path)  # where no data are
-    dataset = build_dataset(config.val_dataloader.dataset)
-    for index, sample in zip((0, 5), expected):
-        assert torch.equal(dataset[index]['inputs'], sample['inputs'])
+    indices = dict(train=range(10), val=(0, 5))
+    expected = {split: [*samples(build(name, split=split), indices[split])] for split in indices}
+    monkeypatch.chdir(tmp_path)
+    opened.clear()
+    for split in indices:
+        dataset = build(name, shards, split)
+        for one, other in zip(expected[split], samples(dataset, indices[split]), strict=True):
+            assert torch.equal(one['inputs'], other['inputs'])
+            assert_same_annotations(one['data_samples'], other['data_samples'])
+        dataset.pipeline.transforms = dataset.pipeline.transforms[:1]  # which reads the image's file
+        assert all(dataset)
+    tars = {path.name for path in shards.glob('*.tar')}
+    assert {name for name in opened if name.endswith('.tar')} <= tars and len(opened) <= len(tars) < 25
     if name == 'coco':
+        config = load_config(CONFIGS[name], mini=True, shards=str(shards), dataloaders=('val_dataloader',))
         assert Path(config.val_evaluator.ann_file).is_relative_to(shards)
 
 
@@ -142,7 +140,7 @@ def test_what_is_refused(name: str, shards: Path, tmp_path: Path, workplace: Pat
 
 @pytest.mark.parametrize(('text', 'number'), [('512MB', 512_000_000), ('1.5GB', 1_500_000_000), ('20kB', 20_000)])
 def test_numbers_of_bytes(text: str, number: int) -> None:
-    assert runpy.run_path(str(Path(__file__).parents[2] / 'tools/make_shards.py'))['bytes_of'](text) == number
+    assert runpy.run_path(str(ROOT / 'tools/make_shards.py'))['bytes_of'](text) == number
 
 
 @ADE
@@ -210,7 +208,13 @@ def test_samplers(name: str, shards: Path) -> None:
     dataset = build(name, shards)
     dataset.full_init()
     numbers = [int(index) for index in range(len(dataset))]
-    sampler = ShardSampler(dataset, mixed=2, shuffle=True, seed=5)
+
+    def sampler_for(kind: str, **options: bool) -> ShardSampler | InfiniteShardSampler:
+        config = Config(dict(train_dataloader=dict(sampler=dict(type=kind, seed=5, **options))))
+        shuffle_shards(config, 2)
+        return DATA_SAMPLERS.build(dict(config.train_dataloader.sampler, dataset=dataset))
+
+    sampler = sampler_for('DefaultSampler', shuffle=True)
     first = list(sampler)
     sampler.set_epoch(1)
     second = list(sampler)
@@ -222,15 +226,15 @@ def test_samplers(name: str, shards: Path) -> None:
     assert seed_samples(DataLoader(dataset, 2, sampler=sampler)) == []
     assert list(ShardSampler(dataset, shuffle=False)) == numbers
 
-    endless = InfiniteShardSampler(dataset, mixed=2, seed=5)
+    endless = sampler_for('InfiniteSampler')
     indices = [index for _, index in zip(range(300), endless)]
     assert sorted(indices[:120]) == sorted(indices[120:240]) == numbers
     assert [index.seed for index in indices] == [(5, place) for place in range(300)]
-    resumed = InfiniteShardSampler(dataset, mixed=2, seed=5)
+    resumed = sampler_for('InfiniteSampler')
     resumed.skip(130)
     rest = [index for _, index in zip(range(170), resumed)]
     assert rest == indices[130:] and [index.seed for index in rest] == [index.seed for index in indices[130:]]
-    assert isinstance(endless, SeededInfiniteSampler)
+    assert isinstance(endless, SeededInfiniteSampler) and sampler.mixed == endless.mixed == 2
     with pytest.raises(InputError, match='add --shards DIR'):
         ShardSampler(build(name))
 
@@ -262,45 +266,20 @@ def test_the_rest_of_an_epoch(name: str, shards: Path, opened: list[str]) -> Non
     assert len(names) < len(list(shards.glob('train-*.tar'))) / 2
 
 
-def test_training_and_testing(root: Path, workplace: Path, tmp_path: Path, tool: InProcess) -> None:
-    """A training from files goes on from shards, where no data are, to the same weights."""
-    config = f'{root}/tests/tools/upernet_small.py'
-    tool(workplace, 'make_shards.py', config, '--mini', '--size', '500kB', '--out', tmp_path / 'shards')
-    settings = (
-        'train_cfg.max_iters=2', 'train_cfg.val_begin=100', 'default_hooks.checkpoint.interval=1',
-        'default_hooks.checkpoint.max_keep_ckpts=9', *NO_WORKERS, *small_training(config),
-    )  # fmt: skip
-
-    def train(folder: Path, name: str, *options: object) -> dict[str, torch.Tensor]:
-        work_dir = tmp_path / name
-        names = '--work-dir', work_dir, *options, '--cfg-options', f'experiment_name=shards_{name}'
-        tool(folder, 'train.py', config, '--mini', *names, *settings)
-        return torch.load(work_dir / 'iter_2.pth', weights_only=False)['state_dict']
-
-    empty = tmp_path / 'no_data'
+def test_training_and_testing_where_no_data_are(workplace: Path, tmp_path: Path, tool: InProcess) -> None:
+    config, shards, empty = str(ROOT / 'tests/tools/upernet_small.py'), tmp_path / 'shards', tmp_path / 'no_data'
+    tool(workplace, 'make_shards.py', config, '--mini', '--size', '500kB', '--out', shards)
     empty.mkdir()
-    shards = '--shards', tmp_path / 'shards'
-    expected = train(workplace, 'files')
-    resumed = train(empty, 'shards', *shards, '--resume', tmp_path / 'files/iter_1.pth')
-    assert all(torch.equal(value, resumed[key]) for key, value in expected.items())
-
-    def test(folder: Path, *options: object) -> str:
-        printed = tool(
-            folder, 'test.py', config, tmp_path / 'files/iter_2.pth', '--mini', *options,
-            '--cfg-options', 'test_dataloader.dataset.indices=3', *NO_WORKERS,
-        )  # fmt: skip
-        return next(line for line in printed.splitlines() if line.startswith('aAcc'))
-
-    shown = '--show-dir', tmp_path / 'images'
-    assert test(workplace) == test(empty, *shards, *shown)
-    assert len(list((tmp_path / 'images').rglob('*.png'))) == 4
-    assert not list(empty.iterdir())
-
-
-@pytest.mark.parametrize('name', ['ade', 'coco'], indirect=True)
-def test_the_sampler_that_is_asked_for(name: str, shards: Path) -> None:
-    config = load_config(CONFIGS[name], mini=name == 'ade')
-    shuffle_shards(config, 2)
-    sampler = dict(config.train_dataloader.sampler, dataset=build(name, shards), seed=5)
-    kind = ShardSampler if name == 'coco' else InfiniteShardSampler
-    assert type(DATA_SAMPLERS.build(sampler)) is kind and sampler['mixed'] == 2
+    few = 'randomness.seed=0', 'train_cfg.max_iters=2', 'train_cfg.val_begin=9', 'default_hooks.checkpoint.interval=2'
+    weights, tested = [], []
+    for folder, *options in ((workplace,), (empty, '--shards', shards)):
+        out, settings = tmp_path / f'from_{folder.name}', ('--cfg-options', *NO_WORKERS)
+        options += ['--mini', '--work-dir', out]
+        tool(folder, 'train.py', config, *options, *settings, *few, *small_training(config))
+        weights.append(torch.load(out / 'iter_2.pth', weights_only=False)['state_dict'])
+        options += ['--show-dir', out / 'drawn', *settings, 'test_dataloader.dataset.indices=3']
+        printed = tool(folder, 'test.py', config, out / 'iter_2.pth', *options)
+        tested.append(next(line for line in printed.splitlines() if line.startswith('aAcc')))
+        assert len(list((out / 'drawn').rglob('*.png'))) == 4
+    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
+    assert tested[0] == tested[1] and not list(empty.iterdir())

@@ -1,6 +1,6 @@
-"""Folders of own data, drawn once, of which each test gets a copy."""
+"""Folders of own data, and changes of them."""
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,21 +10,23 @@ from ...own_folders import write_coco_folder, write_mask_folder
 SEEDS, VAL_SEEDS = range(8), range(50, 54)
 
 
-@pytest.fixture(scope='session')
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp('own')
-    write_coco_folder(folder / 'parts', SEEDS)
-    write_mask_folder(folder / 'scenes', SEEDS)
-    return folder
-
-
 @pytest.fixture
-def parts(drawn: Path, tmp_path: Path) -> Path:
+def parts(tmp_path: Path) -> Path:
     """Images with objects in COCO's format."""
-    return shutil.copytree(drawn / 'parts', tmp_path / 'parts')
+    return write_coco_folder(tmp_path / 'parts', SEEDS)
 
 
 @pytest.fixture
-def scenes(drawn: Path, tmp_path: Path) -> Path:
+def scenes(tmp_path: Path) -> Path:
     """Images with label maps."""
-    return shutil.copytree(drawn / 'scenes', tmp_path / 'scenes')
+    return write_mask_folder(tmp_path / 'scenes', SEEDS)
+
+
+def put(path: str, content: str | bytes) -> Callable:
+    """A change of a folder: a file of a content."""
+
+    def write(folder: Path) -> None:
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return write

@@ -65,14 +65,9 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 def test_hidden_files_and_folders_are_not_read(tmp_path: Path) -> None:
     """Such as the trash of a photo manager, the checkpoints of Jupyter, and what macOS adds."""
     write_classes(tmp_path, *COLOURS, number=4)
-    for name in (
-        'wren/._1 ä.png',
-        'wren/.dtrash/x.png',
-        'wren/deeper/.ipynb_checkpoints/x.png',
-        '__MACOSX/wren/x.png',
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    for name in ('._1 ä.png', '.dtrash/x.png', 'deeper/.ipynb_checkpoints/x.png', '../__MACOSX/wren/x.png'):
+        (tmp_path / 'wren' / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / 'wren' / name).touch()
     found = [path for split in ('train', 'val') for path, _ in samples(tmp_path, split)]
     assert len(found) == 12 and not any('/.' in path.removeprefix(str(tmp_path)) for path in found)
 
@@ -90,6 +85,7 @@ def test_model_and_fraction(tmp_path: Path) -> None:
     config = load_config(CONFIG, data=DataArguments(str(write_classes(tmp_path, *COLOURS))), mini=True)
     assert config.model.head.num_classes == config.model.data_preprocessor.num_classes == 3
     assert config.model.head.topk == config.test_evaluator.topk == (1,)
+    assert not config.auto_scale_lr.enable and config.train_cfg.max_iters == 200  # as of the miniatures
     set_fraction(config, 0.5)
     init_default_scope('mmpretrain')
     dataset = DATASETS.build(config.train_dataloader.dataset)

@@ -16,8 +16,8 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import build_dataset
 
-from ...own_folders import MASK_CLASSES, images_of, labels, write_mask_folder
-from .conftest import SEEDS, VAL_SEEDS
+from ...own_folders import MASK_CLASSES, images_of, labels, write_images, write_mask_folder
+from .conftest import SEEDS, VAL_SEEDS, put
 
 SEGMENTOR = str(Path(__file__).parents[2] / 'tools/upernet_small.py')
 
@@ -45,16 +45,13 @@ LAYOUTS = [  # of images and label maps for training, validation and test
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)
-def test_layouts(layout: str, scenes: Path, tmp_path: Path) -> None:
-    folder, places = tmp_path / 'laid_out', layout.split()
-    others = write_mask_folder(tmp_path / 'val', VAL_SEEDS)
-    for source in (scenes, others, others)[: len(places) // 2]:
-        for name in ('images', 'masks'):
-            shutil.copytree(source / name, folder / places.pop(0))
-    shutil.copy(scenes / 'classes.txt', folder)
-    unlabelled = (folder / layout.split()[0]).with_name('unlabelled')
-    shutil.copytree(scenes / 'images', unlabelled)
-    own = read_masks(DataArguments(str(folder)))
+def test_layouts(layout: str, tmp_path: Path) -> None:
+    places = layout.split()
+    for seeds, *pair in zip((SEEDS, VAL_SEEDS, VAL_SEEDS), places[::2], places[1::2]):
+        write_mask_folder(tmp_path, seeds, *pair)
+    unlabelled = (tmp_path / places[0]).with_name('unlabelled')
+    write_images(unlabelled, SEEDS)
+    own = read_masks(DataArguments(str(tmp_path)))
     assert own.classes == MASK_CLASSES
     train, val = (images_of(own.datasets[split]) for split in ('train', 'val'))
     assert len(train) == len(SEEDS) and len(val) == 4 and ('test' in own.datasets) == ('Test' in layout)
@@ -154,35 +151,32 @@ def test_label_maps_of_turned_images(scenes: Path) -> None:
     np.testing.assert_array_equal(found, np.rot90(labels(seed), 3))
 
 
-def validation_below_training(folder: Path) -> None:
-    for name in ('images', 'masks'):
-        shutil.copytree(folder / name, folder / 'val')
-        (folder / 'val').rename(folder / name / 'val')
-
-
-def put(name: str, content: str) -> Callable:
-    return lambda folder: (folder / name).write_text(content)
-
-
 BAD = [
     (lambda folder: shutil.rmtree(folder / 'masks'), 'no images and label maps in .*scenes: looked for'),
     (
         lambda folder: [path.rename(path.with_name(f'x{path.name}')) for path in (folder / 'masks').iterdir()],
         'no image of .*images has a label map in .*masks: expected .png files of the same names as the 8 images',
     ),
-    (validation_below_training, 'images holds the images of val, too, in .*images/val: put those for training into '),
+    (
+        lambda folder: [
+            shutil.copytree(folder / name, folder / 'val').rename(folder / name / 'val')
+            for name in ('images', 'masks')
+        ],
+        'images holds the images of val, too, in .*images/val: put those for training into ',
+    ),
     (lambda folder: (folder / 'classes.txt').unlink(), 'no names of classes: looked for classes.txt, one name'),
     (colour_masks, 'is a colour image: expected a palette.txt'),
     (
         lambda folder: rewrite_masks(folder, lambda values: np.where(values == 1, 255, 0).astype(np.uint8)),
         'have the values 0 and 255 alone, and 255 does not count: expected the indices of the classes',
     ),
-    (put('palette.txt', '300 0 0 bolt\n'), "has the line '300 0 0 bolt', expected R G B NAME with three"),
+    (put('palette.txt', f'{"9" * 5000} 0 0 bolt\n'), "has the line '9+ 0 0 bolt', expected R G B NAME with three"),
     (
         put('palette.txt', '1 0 0 bolt\n2 0 0 nut\n3 0 0 screw\n'),
         'the classes bolt, nut, screw in its palette file, and table, bolt, nut in classes.txt: expected the same',
     ),
     (put('classes.txt', 'a\nb\na\n'), "the class 'a' stands twice"),
+    (put('classes.txt', 'table\nbolt\nnut\n'.encode('utf-16')), 'classes.txt is no text in UTF-8'),
     (put('masks/part_000.png', ''), 'cannot read the label map .*part_000.png: it is no image, or'),
 ]
 

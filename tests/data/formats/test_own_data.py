@@ -60,15 +60,6 @@ def test_wrapped_datasets_and_other_evaluators(parts: Path, tmp_path: Path) -> N
     assert config.default_hooks.checkpoint.save_best == 'auto'
 
 
-def test_a_quick_trial_has_the_sizes_of_the_miniatures_and_the_own_data(scenes: Path) -> None:
-    path = str(ROOT / 'configs/transnext/upernet_tiny_ade20k.py')
-    config = load_config(path, data=DataArguments(str(scenes)), mini=True)
-    assert config.train_dataloader.dataset.data_prefix.img_path == str(scenes / 'images')
-    assert config.model.test_cfg.crop_size == (128, 128) and config.train_cfg.max_iters == 200
-    assert config.model.decode_head.num_classes == 3
-    assert not config.auto_scale_lr.enable
-
-
 def test_own_data_of_another_library(tmp_path: Path) -> None:
     path = tmp_path / 'config.py'
     path.write_text("model = dict()\ndefault_scope = 'mmpose'\ntest_dataloader = test_evaluator = dict()\n")
