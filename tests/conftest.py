@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from bioattn_mm.data.mini import make_mini_datasets
 
-from .needs import apply_needs
+from .needs import apply_needs, find_chromium
 from .tools.running import InProcess, LoaderWorkers, forget_runs
 from .training.ranks import make_runs_quick
 
@@ -144,6 +144,18 @@ def workplace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     else:
         make_mini_datasets(folder / 'data/mini', **sizes)
     return folder
+
+
+@pytest.fixture(scope='module')
+def browser() -> Iterator[object]:
+    """Playwright's `Browser`: headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Chromium refuses to start as root with its sandbox.
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=['--no-sandbox'])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

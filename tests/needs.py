@@ -33,9 +33,9 @@ ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'packaging' / 'runtime' / 'node_mo
 CXX = os.environ.get('CXX', 'g++')
 
 
-def has_chromium() -> bool:
-    """Whether there is a browser, and Playwright to drive it."""
-    return find_spec('playwright') is not None and import_module('tests.page.browser').find_chromium() is not None
+def find_chromium() -> str | None:
+    """Path of the Chromium of this machine, if it has one."""
+    return next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
 
 
 def openvino_has_bfloat16() -> bool:
@@ -73,7 +73,7 @@ MACHINE = {
         lambda: os.environ.get('BIOATTN_REAL_DATA'),
         'no archives of real data: make test-real DATA=FOLDER',
     ),
-    'Chromium': (has_chromium, 'there is no Chromium: apt-get install chromium'),
+    'Chromium': (find_chromium, 'there is no Chromium: apt-get install chromium'),
 }
 
 

@@ -1,57 +1,61 @@
-"""A small backbone of every system, its arguments by the name of its class, and configs for the tools of analysis."""
+"""A small backbone of every system, by the name of its class, and models with it for images of 64 pixels a side."""
 
 from pathlib import Path
 
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from bioattn_mm.registry import MODELS
+from tests.systems.common.small_backbones import CASES
 
-BACKBONES = dict(
-    TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
-    GABSwin=dict(arch=dict(embed_dims=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 2, 2)), window_size=4),
-    ConViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=4), local_up_to_layer=3, out_indices=(3,)),
-    PerViT=dict(
-        arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2),
-        out_indices=(1,),
-    ),
-    GABViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=2), out_indices=(1, 2)),
-    VARS=dict(
-        arch=dict(block='deit', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=1),
-        attention='vars_sd',
-        out_indices=(1,),
-        num_steps=2,
-    ),
+# What the variants of the systems' own tests get besides: blocks behind the last output are left out.
+OPTIONS = dict(
+    TransNeXt={},
+    GABSwin=dict(window_size=4),
+    ConViT=dict(local_up_to_layer=3, out_indices=(3,)),
+    PerViT=dict(out_indices=(1,)),
+    GABViT=dict(out_indices=(1, 2)),
+    VARS=dict(arch=CASES['VARS'].arch | dict(block='deit'), attention='vars_sd', out_indices=(1,), num_steps=2),
 )
+BACKBONES = {name: dict(arch=CASES[name].arch) | options for name, options in OPTIONS.items()}
 
 ON_CPU = ('--device', 'cpu')
-CONFIG = """
-default_scope = 'mmseg'
-model = dict(
-    backbone={backbone!r},
-    data_preprocessor=dict(
-        type='SegDataPreProcessor', mean=[120, 110, 100], std=[60, 55, 50], bgr_to_rgb=True, size=(64, 64)
-    ),
-)
-pipeline = [
-    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
-    dict(type='Resize', scale=(200, 64), keep_ratio=True),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
-]
-val_dataloader = dict(
-    dataset=dict(type='ADE20KDataset', data_root={root!r}, data_prefix=dict(img_path='images'), pipeline=pipeline)
-)
-test_dataloader = val_dataloader
-test_evaluator = dict()
-"""
 
 
 def build(name: str, **options: object) -> nn.Module:
     return MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name] | options))
 
 
-def write_config(folder: Path, name: str, **options) -> Path:
-    backbone = dict(type=f'bioattn_mm.{name}', **(BACKBONES[name] | options))
-    path = folder / f'{name.lower()}.py'
-    path.write_text(CONFIG.format(backbone=backbone, root=str(folder / 'data')))
+def write_config(folder: Path, name: str, **options: object) -> Path:
+    """The config of a backbone, with more arguments of it, for a dataset in `folder`."""
+    preprocessor = dict(type='SegDataPreProcessor', mean=[120, 110, 100], std=[60, 55, 50], bgr_to_rgb=True)
+    resize = dict(type='Resize', scale=(256, 64), keep_ratio=True)
+    pipeline = [dict(type='LoadImageFromFile'), resize, dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+    place = dict(data_root=str(folder / 'data'), data_prefix=dict(img_path='images'))
+    loader = dict(dataset=dict(type='ADE20KDataset', **place, pipeline=pipeline))
+    backbone = dict(type=f'bioattn_mm.{name}', **BACKBONES[name] | options)
+    model = dict(backbone=backbone, data_preprocessor=dict(preprocessor, size=(64, 64)))
+    loaders = dict(val_dataloader=loader, test_dataloader=loader, test_evaluator={})
+    config = Config(dict(default_scope='mmseg', model=model, **loaders))
+    config.dump(path := folder / f'{name.lower()}.py')
     return path
+
+
+def save_segmentor(folder: Path, name: str, changes: dict | None = None, **options: object) -> tuple[str, str]:
+    """Write config, with changes of it, and checkpoint of a segmentor that slides a window: both files."""
+    config = Config.fromfile(path := write_config(folder, name, **options))
+    head = dict(type='FCNHead', in_channels=build(name, **options).out_channels[-1], channels=8, num_convs=1)
+    config.model.update(type='EncoderDecoder', decode_head=head | dict(num_classes=150))
+    config.model.test_cfg = dict(mode='slide', crop_size=(64, 64), stride=(43, 43))
+    config.merge_from_dict(changes or {})
+    config.dump(path)
+    init_default_scope('mmseg')
+    torch.manual_seed(0)
+    model = MODELS.build(config.model)
+    for parameter in model.parameters():
+        # As large as trained ones, so that attention and predictions are not the same everywhere.
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    torch.nn.init.normal_(model.decode_head.conv_seg.weight, std=1.0)
+    torch.save(dict(state_dict=model.state_dict(), meta={}), path.with_suffix('.pth'))
+    return str(path), str(path.with_suffix('.pth'))

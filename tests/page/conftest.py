@@ -9,7 +9,7 @@ from bioattn_mm import Predictor
 from bioattn_mm.page.explorer import Explorer
 from bioattn_mm.page.server import TEMPORARY, serving
 
-from .small_models import save_segmentor
+from ..analysis.small_backbones import save_segmentor
 
 
 @pytest.fixture(scope='module')

@@ -16,34 +16,28 @@ import pytest
 
 from bioattn_mm.page.server import TEMPORARY
 
+from ..analysis.small_backbones import save_segmentor
 from ..needs import module_needs, needs
 from ..tools.running import InProcess
-from .small_models import save_segmentor
 
 pytestmark = module_needs('gradio', 'playwright')
 import httpx  # noqa: E402
 from playwright.sync_api import Browser, Page  # noqa: E402
 
-from .browser import PICTURE, choose, click, open_browser, place, source, upload, visit, wait_for_change  # noqa: E402
-
-SECONDS = 60  # until something that must happen has happened
-
-
-@pytest.fixture(scope='module')
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
+UPLOAD = '#upload input[type=file]'
+PICTURE = ':is(img, image)'  # the prediction is an SVG with an image in it
 
 
 @pytest.fixture
 def page(server: str, browser: Browser) -> Iterator[Page]:
     """A new visit of the page. It must ask no other machine for anything, and have no error of JavaScript."""
     page = browser.new_page()
-    page.set_default_timeout(1000 * SECONDS)
+    page.set_default_timeout(60_000)  # until something that must happen has happened, in ms
     urls, errors = [], []
     page.on('request', lambda request: urls.append(request.url))
     page.on('pageerror', lambda error: errors.append(error))
-    visit(page, server)
+    page.goto(server)
+    page.wait_for_selector(UPLOAD, state='attached')
     yield page
     page.close()
     assert urls and not [url for url in urls if not url.startswith((server, 'data:', 'blob:'))]
@@ -60,6 +54,33 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def place(page: Page, picture: str) -> dict[str, float]:
+    """Where a picture is on the page: x, y, width, height."""
+    return page.locator(f'#{picture} {PICTURE}').bounding_box()
+
+
+def click(page: Page, picture: str, row: float, column: float) -> None:
+    """Click into a picture, at fractions of its height and width."""
+    frame, box = page.locator(f'#{picture} :is(img, svg:has(image))'), place(page, picture)
+    start = frame.bounding_box()
+    left, top = (box[side] - start[side] for side in 'xy')
+    # Waits until nothing covers the picture, as Gradio does while the next one is made.
+    frame.click(position=dict(x=left + column * box['width'], y=top + row * box['height']))
+
+
+def source(page: Page, picture: str, before: str = '') -> str:
+    """Address of a picture, of which there is another one for each content; waits until it is not that of before."""
+    found = page.wait_for_function(
+        """([picture, before]) => {
+            const element = document.querySelector(picture);
+            const address = element && (element.getAttribute('src') ?? element.getAttribute('href'));
+            return address !== before && address;
+        }""",
+        arg=[f'#{picture} {PICTURE}', before],
+    )
+    return found.json_value()
+
+
 def pixels(page: Page, name: str) -> np.ndarray:
     address = source(page, name)
     return decoded(urlopen(address).read() if address.startswith('data:') else page.request.get(address).body())
@@ -71,7 +92,7 @@ def decoded(content: bytes) -> np.ndarray:
 
 @needs('Chromium')
 def test_upload_click_and_controls(page: Page, image: Path) -> None:
-    upload(page, image)
+    page.set_input_files(UPLOAD, image)
     first = source(page, 'prediction')
     page.wait_for_function("document.querySelectorAll('#about_prediction .entry').length > 0")
     assert 'input of 64 x 96 pixels' in page.inner_text('#about_prediction')
@@ -79,13 +100,13 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     with_layer = pixels(page, 'prediction')
 
     page.locator('#opacity input[type=range]').click(position=dict(x=1, y=5))
-    first = wait_for_change(page, 'prediction', first)
+    first = source(page, 'prediction', first)
     plain = pixels(page, 'prediction')
     assert plain.shape == with_layer.shape == (533, 800, 3) and (plain != with_layer).mean() > 0.5
     assert plain[:, :390].mean() + 100 < plain[:, 410:].mean()
 
     click(page, 'prediction', 0.5, 0.25)
-    wait_for_change(page, 'prediction', first)
+    source(page, 'prediction', first)
     field = source(page, 'field')
     page.locator('#about_field').filter(has_text=re.compile('0.001 or less.*largest = 1', re.DOTALL)).wait_for()
     changed = np.argwhere((pixels(page, 'prediction') != plain).any(-1))
@@ -93,11 +114,12 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     assert (pixels(page, 'attention') != plain).mean() > 0.5
     attention = source(page, 'attention')
     click(page, 'attention', 0.4, 0.9)
-    wait_for_change(page, 'field', field)
-    attention = wait_for_change(page, 'attention', attention)
+    source(page, 'field', field)
+    attention = source(page, 'attention', attention)
     for dropdown, option in (('layer', 'stages.1.blocks.0.attn'), ('head', '1'), ('map', 'pooled')):
-        choose(page, dropdown, option)
-        attention = wait_for_change(page, 'attention', attention)
+        page.click(f'#{dropdown} input')
+        page.get_by_role('option', name=option, exact=True).click()
+        attention = source(page, 'attention', attention)
 
 
 @needs('Chromium')
@@ -134,11 +156,11 @@ def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> No
         ('notes.png', b'no image', 'cannot decode the image notes.png'),
     ):
         (tmp_path / name).write_bytes(content)
-        upload(page, tmp_path / name)
+        page.set_input_files(UPLOAD, tmp_path / name)
         messages.filter(has_text=message).wait_for()
     assert page.locator(f'#prediction {PICTURE}').count() == 0 and not page.is_visible('#files')
     page.click('#upload button[aria-label="Clear"]')
-    upload(page, image)
+    page.set_input_files(UPLOAD, image)
     source(page, 'prediction')
 
 

@@ -13,12 +13,9 @@ from ..needs import module_needs
 pytestmark = module_needs('gradio')
 import httpx  # noqa: E402
 
-SEED = 0
-SECONDS = 60
-
 
 def encoded(kind: str, size: tuple[int, int] = (50, 40)) -> bytes:
-    pixels = np.random.default_rng(SEED).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, kind)
     return buffer.getvalue()
@@ -26,7 +23,7 @@ def encoded(kind: str, size: tuple[int, int] = (50, 40)) -> bytes:
 
 @pytest.fixture
 def client(server: str) -> httpx.Client:
-    with httpx.Client(base_url=server, timeout=SECONDS) as client:
+    with httpx.Client(base_url=server, timeout=60) as client:
         yield client
 
 
@@ -45,11 +42,11 @@ def test_a_name_that_was_resolved_to_this_machine_is_refused(origin: dict[str, s
     assert {(answer.status_code, answer.text) for answer in answers} == {(400, 'Invalid host header')}
 
 
-@pytest.mark.parametrize('origin', ['http://evil.example', 'null'])
-def test_other_sites_read_nothing(origin: str, client: httpx.Client) -> None:
-    headers = {'Origin': origin, 'Access-Control-Request-Method': 'POST'}
-    for answer in (client.options('gradio_api/upload', headers=headers), client.get('config', headers=headers)):
-        assert 'access-control-allow-origin' not in answer.headers
+def test_other_sites_read_nothing(client: httpx.Client) -> None:
+    for origin in ('http://evil.example', 'null'):
+        headers = {'Origin': origin, 'Access-Control-Request-Method': 'POST'}
+        for answer in (client.options('gradio_api/upload', headers=headers), client.get('config', headers=headers)):
+            assert 'access-control-allow-origin' not in answer.headers
 
 
 def test_the_page_itself_is_answered(client: httpx.Client, server: str) -> None:
@@ -66,7 +63,7 @@ def test_the_page_itself_is_answered(client: httpx.Client, server: str) -> None:
 def test_files_of_the_machine_are_not_served(client: httpx.Client, tmp_path: Path) -> None:
     secret = tmp_path / 'secret.png'
     secret.write_bytes(b'a secret')
-    draw = random.Random(SEED)
+    draw = random.Random(0)
     steps = ['..', '%2e%2e', '....', '%252e', '.', '', '~', '%00', '\\', 'C:', '%5c..', 'tmp']
     paths = [str(secret), f'/{secret}', f'file://{secret}', f'//{secret}', f'..{secret}', f'%2f{secret}']
     paths += ['/'.join(draw.choices(steps, k=draw.randint(1, 8))) + str(secret) for _ in range(60)]
@@ -96,27 +93,17 @@ def ask(client: httpx.Client, path: str) -> str:
     return events
 
 
-def test_random_uploads_are_pictures_or_messages(client: httpx.Client) -> None:
-    """Of any type, name, size and damage: none ends in an error of the server, and the next one works."""
-    draw = random.Random(SEED)
-    shown = 0
-    for number in range(24):
-        kind = draw.choice(('png', 'jpeg', 'bmp', 'webp', 'tiff', 'gif'))
-        content = bytearray(encoded(kind, draw.choice(((50, 40), (33, 60), (1, 1), (3, 200)))))
-        damage = draw.choice(('none', 'none', 'cut', 'noise', 'text'))
-        if damage == 'cut':
-            content = content[: draw.randrange(len(content))]
-        elif damage == 'noise':
-            for _ in range(20):
-                content[draw.randrange(len(content))] = draw.randrange(256)
-        elif damage == 'text':
-            content = b'<script>alert(1)</script>'
-        name = draw.choice(('image', 'i' * 200, 'ä', '<b>', '..', 'a b', '%2e', '-rf'))
-        name += draw.choice(('.png', f'.{kind}'))
-        answer = upload(client, name, bytes(content))
-        assert answer.status_code < 500, (number, name)
-        if answer.status_code == 200:
-            events = ask(client, answer.json()[0])
-            assert '"success":true' in events and '<b>' not in events and '<script>' not in events, (number, events)
-            shown += '<svg' in events
-    assert shown >= 5
+def test_uploads_are_pictures_or_messages(client: httpx.Client) -> None:
+    """Of any type, name, size and damage."""
+    for name, content, is_shown in (
+        *((f'image.{kind}', encoded(kind), True) for kind in ('png', 'jpeg', 'bmp', 'webp', 'tiff', 'gif')),
+        *((f'{name}.png', encoded('png'), True) for name in ('i' * 200, 'ä', '<b>', 'a b', '%2e', '-rf', '..')),
+        *((f'{size}.png', encoded('png', size), size == (33, 60)) for size in ((33, 60), (1, 1), (3, 200))),
+        ('<b>.png', b'<script>alert(1)</script>', False),
+        ('cut.png', encoded('png')[:100], False),
+        ('noise.jpeg', encoded('jpeg')[:20] + bytes(200), False),
+    ):
+        answer = upload(client, name, content)
+        events = ask(client, answer.json()[0])
+        assert '"success":true' in events and ('<svg' in events) == is_shown, (name, events)
+        assert '<b>' not in events and '<script>' not in events

@@ -361,10 +361,8 @@ window.result = { labels: Array.from(labels), width, height };
 
 
 @needs('playwright', 'Chromium', 'onnxruntime-web')
-def test_the_browser_finds_the_same_classes(tmp_path: Path) -> None:
+def test_the_browser_finds_the_same_classes(tmp_path: Path, browser: object) -> None:
     """packaging/runtime/browser.js in headless Chromium."""
-    from ..page.browser import open_browser
-
     segmentor(tmp_path, **WHOLE)
     # 48 x 62 become 64 x 64, without a resize.
     change_pipeline(tmp_path, inputs=[dict(minimum=32, multiple=32)])
@@ -373,7 +371,7 @@ def test_the_browser_finds_the_same_classes(tmp_path: Path) -> None:
     (tmp_path / 'node_modules').symlink_to(ONNXRUNTIME_WEB)
     (tmp_path / 'index.html').write_text(PAGE)
     handler, errors = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path)), []
-    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server, open_browser() as browser:
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page = browser.new_page()
         page.on('pageerror', errors.append)
