@@ -23,7 +23,6 @@ def images(tmp_path: Path) -> Path:
     values[:, :, 30:] += 127
     for number, value in enumerate(values):
         Image.fromarray(value).save(folder / f'image_{number}.png')
-    (folder / 'notes.txt').write_text('no image')
     return folder
 
 

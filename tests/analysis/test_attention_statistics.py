@@ -1,5 +1,6 @@
 """`AttentionStatisticsHook` in short trainings: what it logs, when, and its curves."""
 
+import copy
 import runpy
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_gates_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     first = backbone.blocks[0].attn.gating_param.sigmoid().tolist()
     work_dir = tmp_path / 'run'
     _, curves = train(backbone, work_dir, per_head=True)
-    gates = [curves[f'attention/gate/layer0/head{head}'] for head in range(4)]
+    gates = [curves[f'attention/gate/layer0/head{head}'] for head in range(2)]
     last = backbone.blocks[0].attn.gating_param.sigmoid().tolist()
     assert first != last
     for curve, begin, end in zip(gates, first, last):
@@ -83,18 +84,19 @@ def test_gates_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_means_over_the_heads(tmp_path: Path) -> None:
-    """Of the images of the first batch."""
+    """Of the images of the first batch; what is no number is not logged, and does not end the training."""
     backbone = build('PerViT')
+    nn.init.constant_(backbone.blocks[1].attn.qkv.weight, float('nan'))
+    initial = copy.deepcopy(backbone).eval()
     runner, curves = train(backbone, tmp_path, iterations=1, num_images=1)
     logged = {key.split('/')[1] for key in curves if key.startswith('attention/')}
     assert {'share_central', 'share_far-peripheral', 'impact_position', 'nonlocality'} <= logged
     (hook,) = (hook for hook in runner.hooks if type(hook).__name__ == 'AttentionStatisticsHook')
     assert hook.images.shape == (1, 3, 48, 64)
-    backbone.eval()
-    rows = measure_model([record_attention(backbone, hook.images)], 32)
-    for layer in {row['layer'] for row in rows}:
-        wanted = np.mean([row['nonlocality'] for row in rows if row['layer'] == layer])
-        assert curves[f'attention/nonlocality/layer{layer}'][1] == pytest.approx(wanted, rel=1e-4)
+    rows = measure_model([record_attention(initial, hook.images)], 32)
+    wanted = np.mean([row['nonlocality'] for row in rows if row['layer'] == 0])
+    assert curves['attention/nonlocality/layer0'][0] == pytest.approx(wanted, rel=1e-4)
+    assert 'attention/nonlocality/layer1' not in curves and 'attention/share_central/layer1' in curves
 
 
 def test_backbone_of_another_library(tmp_path: Path) -> None:
@@ -104,14 +106,6 @@ def test_backbone_of_another_library(tmp_path: Path) -> None:
     swin = MODELS.build(dict(type='SwinTransformer', embed_dims=8, depths=(2, 1, 1, 1), num_heads=(1, 1, 2, 2)))
     _, curves = train(swin, tmp_path, iterations=1)
     assert {key for key in curves if 'nonlocality' in key} == {f'attention/nonlocality/layer{n}' for n in range(5)}
-
-
-def test_goes_on_after_a_divergence(tmp_path: Path) -> None:
-    """What is no number is not logged, and does not end the training."""
-    backbone = build('PerViT')
-    nn.init.constant_(backbone.blocks[0].attn.qkv.weight, float('nan'))
-    _, curves = train(backbone, tmp_path, iterations=1)
-    assert 'attention/nonlocality/layer0' not in curves and 'attention/share_central/layer0' in curves
 
 
 def test_refuses_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,9 @@ from bioattn_mm.analysis.flops import count_multiply_adds
 from bioattn_mm.errors import InputError
 from bioattn_mm.ops import sliding_window_av, sliding_window_qk
 from bioattn_mm.ops.backends import choose_backend
-from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from bioattn_mm.systems.transnext import AggregatedAttention, LengthScaledAttention, LogCPB
-from bioattn_mm.systems.vars import ConvolutionalSparseReconstruction, SparseReconstructionAttention
+from bioattn_mm.systems.vars import ConvolutionalSparseReconstruction
 
 H, W, C, HEADS = 8, 10, 16, 2
 N = H * W
@@ -34,14 +33,14 @@ class Call(nn.Module):
         return self.function(x, *self.args)
 
 
-def count(function: Callable, x: Tensor, *args: object) -> int:
-    return twice(function, x, *args)[0]
-
-
-def twice(function: Callable, x: Tensor, *args: object) -> tuple[int, int]:
+def twice(function: Callable, x: Tensor, *args: object) -> list[int]:
     """Of a size not seen before, and of one seen before."""
     network = Call(function, *args).eval()
-    return count_multiply_adds(network, x)[''], count_multiply_adds(network, x)['']
+    return [count_multiply_adds(network, x)[''] for _ in range(2)]
+
+
+def count(function: Callable, x: Tensor, *args: object) -> int:
+    return twice(function, x, *args)[0]
 
 
 def test_convolution_and_linear() -> None:
@@ -58,53 +57,32 @@ def test_attention_of_pytorch() -> None:
     attention = nn.MultiheadAttention(C, HEADS, batch_first=True)
     # In eval mode it would run on its fast path.
     assert count(lambda x: attention.eval()(x, x, x)[0], torch.randn(1, N, C)) == 4 * N * C**2 + 2 * N**2 * C
-    wanted = 2 * 3 * 5 * 7 * (4 + 4)
-    query, key, value = (torch.randn(2, 3, length, 4) for length in (5, 7, 7))
-    assert count(F.scaled_dot_product_attention, query, key, value) == wanted
-    assert count(F.scaled_dot_product_attention, query, key, value, torch.zeros(5, 7)) == wanted
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_bilinear_samples() -> None:
-    grid = torch.rand(1, 5, 6, 2)
-    assert count(partial(F.grid_sample, align_corners=False), torch.randn(1, 3, 8, 8), grid) == 4 * 3 * 5 * 6
-
-
-def test_sliding_window() -> None:
+def test_attention_samples_and_windows() -> None:
+    query, key, value = (torch.randn(2, 3, length, 4) for length in (5, 7, 7))
+    for mask in ((), (torch.zeros(5, 7),)):
+        assert count(F.scaled_dot_product_attention, query, key, value, *mask) == 2 * 3 * 5 * 7 * (4 + 4)
+    grid, sample = torch.rand(1, 5, 6, 2), partial(F.grid_sample, align_corners=False)
+    assert count(sample, torch.randn(1, 3, 8, 8), grid) == 4 * 3 * 5 * 6
     tokens = torch.randn(2, 5, 6, 3, 4)
     assert count(sliding_window_qk, tokens, tokens, torch.zeros(3, 25)) == 2 * 30 * 3 * 4 * 25
-    assert count(lambda w: sliding_window_av(w, tokens), torch.rand(2, 5, 6, 3, 9)) == 2 * 30 * 3 * 4 * 9
+    assert count(sliding_window_av, torch.rand(2, 5, 6, 3, 9), tokens) == 2 * 30 * 3 * 4 * 9
 
 
 CONTENT = N * 4 * C**2 + 2 * N**2 * C  # of softmax attention between all tokens
-POOLED, WINDOW = 4 * 5, 9
-STEPS, COLUMNS, D = 3, 2 * C // HEADS, C // HEADS  # of VARS, of whose heads COLUMNS are the features
-GRAM = N * COLUMNS**2 + 2 * COLUMNS**3  # P^T P, and Gamma from both sides
-HEAD = N * D * COLUMNS + GRAM + N * COLUMNS * D + STEPS * COLUMNS**2 * D + N * COLUMNS * D
 
 
-@pytest.mark.parametrize(
-    ('make', 'wanted', 'of_size'),
-    [
-        (
-            lambda: AggregatedAttention(C, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2),
-            # q, kv, pool_proj, proj; kv of the pooled; token weights; attention.
-            N * C * 5 * C + POOLED * C * 2 * C + N * C * WINDOW + 2 * N * C * (WINDOW + POOLED),
-            # 8 rows and 4 cells of 2 have 14 offsets, 10 and 5 have 18, for each an MLP of 512 channels runs once.
-            14 * 18 * 512 * HEADS,
-        ),
-        (
-            lambda: LengthScaledAttention(C, HEADS, LogCPB(HEADS, (4, 4))),
-            CONTENT,
-            (2 * H - 1) * (2 * W - 1) * 512 * HEADS,
-        ),
-        (lambda: GPSA(C, 4), CONTENT + C * N * W + C * N * H, 0),
-        (lambda: SparseReconstructionAttention(C, HEADS, num_steps=STEPS), N * 3 * C**2 + HEADS * HEAD, 0),
-    ],
-    ids=['aggregated', 'length-scaled', 'gated positional', 'sparse reconstruction'],
-)
-def test_attention_layer(make: Callable[[], nn.Module], wanted: int, of_size: int) -> None:
-    assert twice(make(), X) == (wanted + of_size, wanted)
+def test_attention_of_transnext() -> None:
+    """For a size not seen before the position bias is computed."""
+    layer, pooled, window = AggregatedAttention(C, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2), 4 * 5, 9
+    # q, kv, pool_proj, proj; kv of the pooled; token weights; attention.
+    wanted = N * C * 5 * C + pooled * C * 2 * C + N * C * window + 2 * N * C * (window + pooled)
+    # 8 rows and 4 cells of 2 have 14 offsets, 10 and 5 have 18, for each an MLP of 512 channels runs once.
+    assert twice(layer, X) == [wanted + 14 * 18 * 512 * HEADS, wanted]
+    layer, of_size = LengthScaledAttention(C, HEADS, LogCPB(HEADS, (4, 4))), (2 * H - 1) * (2 * W - 1) * 512 * HEADS
+    assert twice(layer, X) == [CONTENT + of_size, CONTENT]
 
 
 def test_refuses_where_the_window_is_not_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Measures of locality with known answers: uniform and Gaussian attention, gates, constructed attention."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,23 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from bioattn_mm.analysis import locality
-from bioattn_mm.analysis.attention_recorder import record_attention
-from bioattn_mm.analysis.locality import (
-    REGIONS,
-    choose_queries,
-    measure_attention,
-    measure_model,
-    measure_parameters,
-    nonlocality,
-    region_sums,
-    sparsity,
-)
+from bioattn_mm.analysis.locality import REGIONS, choose_queries, measure_attention, measure_model, measure_parameters
 from bioattn_mm.systems.common.attention_maps import AttentionMap, Recording
 from bioattn_mm.systems.common.backbone import Backbone
 from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention
-from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention, PerViT
+from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from bioattn_mm.systems.transnext import AggregatedAttention, LogCPB
 from bioattn_mm.systems.vars import ConvolutionalSparseReconstruction, SparseReconstructionAttention
 
@@ -38,52 +30,36 @@ def pair_distances(grid: Grid) -> np.ndarray:
     return np.linalg.norm(places[:, None] - places, axis=-1)
 
 
-def places_of(grid: Grid) -> tuple[Tensor, Tensor]:
-    """Rows and columns of all tokens."""
-    places = torch.arange(grid[0] * grid[1])
-    return places // grid[1], places % grid[1]
-
-
 def record(layer: nn.Module, x: Tensor, *inputs: nn.Module) -> Recording:
     return Recording('layer', layer, (x, *inputs), {}, tuple(x.shape[1:3]), Backbone(1, (0,)))
 
 
-def test_nonlocality_of_uniform_attention() -> None:
-    grid = (3, 5)
-    distances = pair_distances(grid)
-    uniform = AttentionMap.of_grid(torch.full((2, 4, 15, 15), 1 / 15), grid)
-    values = nonlocality([uniform], *places_of(grid))
-    assert values.shape == (4, 15)
-    np.testing.assert_allclose(values, np.broadcast_to(distances.mean(1), (4, 15)), rtol=1e-6)
-    # Weights that sum to another value than 1 are measured by what they are relative to each other.
-    half = AttentionMap.of_grid(torch.full((1, 1, 15, 15), 0.5 / 15), grid)
-    np.testing.assert_allclose(nonlocality([half], *places_of(grid))[0], distances.mean(1), rtol=1e-6)
-
-
 def test_nonlocality_of_two_parts() -> None:
-    """A window of weight 1/4 at a distance of 1, and pooled tokens of weight 3/4 at a distance of 5."""
+    """A window of weight 1/8 at a distance of 1, and pooled tokens of weight 3/8 at a distance of 5.
+
+    Weights that sum to another value than 1 are measured by what they are relative to each other.
+    """
     window = AttentionMap(
-        torch.tensor([[0.125, 0, 0.125]])[None, None, None], torch.tensor([[2]]), torch.tensor([[1, 2, 3]])
+        torch.tensor([[0.0625, 0, 0.0625]])[None, None, None], torch.tensor([[2]]), torch.tensor([[1, 2, 3]])
     )
-    pooled = AttentionMap(torch.full((1, 1, 1, 1, 1), 0.75), torch.tensor([[5.0]]), torch.tensor([[6.0]]))
-    assert nonlocality([window, pooled], torch.tensor([2]), torch.tensor([2])).item() == pytest.approx(0.25 + 3.75)
-
-
-def softmax_layer() -> SoftmaxAttention:
-    """Attention to all tokens alike."""
-    layer = SoftmaxAttention(6, 2)
-    nn.init.zeros_(layer.qkv.weight)
-    nn.init.zeros_(layer.qkv.bias)
-    return layer
+    pooled = AttentionMap(torch.full((1, 1, 1, 1, 1), 0.375), torch.tensor([[5.0]]), torch.tensor([[6.0]]))
+    distance = locality.nonlocality([window, pooled], torch.tensor([2]), torch.tensor([2]))
+    assert distance.item() == pytest.approx(0.25 + 3.75)
 
 
 @pytest.mark.parametrize('max_numel', [1, 200, 2**28])
-def test_measures_do_not_depend_on_chunks(max_numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_over_images_of_different_sizes(max_numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of attention to all tokens alike, whatever the chunks."""
     monkeypatch.setattr(locality, 'MAX_NUMEL', max_numel)
-    grid = (4, 5)
-    measures = measure_attention(record(softmax_layer(), torch.randn(2, *grid, 6)))
-    assert list(measures) == ['nonlocality']
-    np.testing.assert_allclose(measures['nonlocality'], [pair_distances(grid).mean()] * 2, rtol=1e-6)
+    layer, grids = SoftmaxAttention(6, 2), [(2, 6), (4, 3)]
+    nn.init.zeros_(layer.qkv.weight)
+    nn.init.zeros_(layer.qkv.bias)
+    rows = measure_model([record(layer, torch.randn(2, *grid, 6))] for grid in grids)
+    wanted = np.mean([pair_distances(grid).mean() for grid in grids])
+    for head, row in enumerate(rows):
+        assert row.pop('nonlocality') == pytest.approx(wanted)
+        assert row == dict(layer=0, name='layer', head=head, height=2, width=6)
+    assert len(rows) == 2
 
 
 @pytest.mark.parametrize('num_queries', [None, 30])
@@ -98,9 +74,8 @@ def test_impact_and_nonlocality_of_pervit(num_queries: int | None) -> None:
     measures = measure_attention(recording, num_queries)
     query, key, _ = (part.double() for part in layer.qkv(x).flatten(1, 2).unflatten(-1, (3, 2, 4)).unbind(2))
     content = torch.einsum('bqnd,bknd->bnqk', query, key).mul(0.5).exp()
-    position = (
-        torch.cat([part.weights for _, part in layer.position_attention(grid, embedding)], 2).double().flatten(3)
-    )
+    position = torch.cat([part.weights for _, part in layer.position_attention(grid, embedding)], 2)
+    position = position.double().flatten(3)
     distances = torch.from_numpy(pair_distances(grid)).flatten(1)
     phi = dict(content=content, position=position.expand_as(content), attention=content * position)
     for name, weights in phi.items():
@@ -137,44 +112,25 @@ def test_closed_and_open_gate(gate: int) -> None:
     assert first[f'impact_{other}'] < 100
 
 
-def constructed(grid: Grid, values_of_distance) -> list[tuple[Tensor, AttentionMap]]:
-    """Position-based attention that is a function of the distance, in two chunks of queries."""
-    phi = torch.from_numpy(values_of_distance(pair_distances(grid)))[None, None]
-    places = torch.arange(phi.shape[2])
-    return [(p, AttentionMap.of_grid(w, grid)) for p, w in zip(places.split(7), phi.split(7, 2))]
-
-
 @pytest.mark.parametrize('region', [*REGIONS, 'none, further out'])
 @pytest.mark.parametrize('grid', [(14, 14), (12, 17)], ids=str)
 def test_region_of_an_ideal_head(grid: Grid, region: str) -> None:
     """A head that attends to one region alone: its sum is the number of pairs in the region."""
     limits = dict(zip([*REGIONS, 'none, further out'], pairwise([0, 1.19, 3.37, 5.83, 7.9, math.inf])))
     near, far = limits[region]
-
-    def ideal(distance: np.ndarray) -> np.ndarray:
-        return ((near <= distance) & (distance < far)).astype(float)
-
-    (sums,) = region_sums(constructed(grid, ideal))
-    wanted = ideal(pair_distances(grid)).sum()
-    assert sums.tolist() == [wanted * (other == region) for other in REGIONS]
+    distances = pair_distances(grid)
+    phi = ((near <= distances) & (distances < far)).astype(float)
+    maps = (AttentionMap.of_grid(part, grid) for part in torch.from_numpy(phi)[None, None].split(7, 2))
+    (sums,) = locality.region_sums(zip(torch.arange(len(phi)).split(7), maps))  # in chunks of queries
+    assert sums.tolist() == [phi.sum() * (other == region) for other in REGIONS]
 
 
-def test_regions_are_those_of_sums_and_not_of_means() -> None:
-    """A head that attends most to the central region, and most pairs of whose attention are further out."""
-    (sums,) = region_sums(constructed((14, 14), lambda distance: np.exp(-distance / 3)))
-    assert list(REGIONS)[sums.argmax()] == 'para-central'
-
-
-def test_regions_of_the_initial_pervit() -> None:
-    """Phi_p falls with the distance in all blocks, the later the more slowly (PerViT, eq. 9)."""
-    arch = dict(embed_dims=(8, 8, 8, 8), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)
-    model = PerViT(arch=arch, out_indices=(11,)).eval()
-    parameters = [measure_parameters(each) for each in record_attention(model, torch.zeros(1, 3, 224, 224))]
-    wanted = ['para-central'] * 6 + ['mid-peripheral'] * 3 + ['far-peripheral'] * 3
-    assert [of_layer['region'] for of_layer in parameters] == [[region] * 2 for region in wanted]
-    for of_layer in parameters:
-        shares = {region: of_layer[f'share_{region}'][1] for region in REGIONS}
-        assert sum(shares.values()) == pytest.approx(1) and max(shares, key=shares.get) == of_layer['region'][1]
+def test_region_and_shares_of_a_layer() -> None:
+    recording = record(PeripheralAttention(8, 2), torch.zeros(1, 14, 14, 8), DistanceEmbedding(2))
+    parameters = measure_parameters(recording)
+    for head, region in enumerate(parameters['region']):
+        shares = {each: parameters[f'share_{each}'][head] for each in REGIONS}
+        assert sum(shares.values()) == pytest.approx(1) and max(shares, key=shares.get) == region
 
 
 def test_parameters_of_the_gaussian() -> None:
@@ -200,48 +156,36 @@ def test_steps_of_the_recurrence() -> None:
     measures = measure_attention(record(layer, torch.randn(1, 3, 5, 8)))
     assert measures.pop('active_codes').tolist() == [1, 1]  # of the smooth threshold
     assert list(measures) == ['nonlocality', 'nonlocality_step_0', 'nonlocality_step_1', 'sparsity']
-    sparsities = measures.pop('sparsity')
+    assert (0 < measures['sparsity']).all() and (measures.pop('sparsity') < 1).all()
     assert all(0 < value < math.hypot(2, 4) for values in measures.values() for value in values.tolist())
-    assert sparsities.shape == (2,) and (0 < sparsities).all() and (sparsities < 1).all()
 
 
 def test_sparsity() -> None:
     codes = torch.tensor([[[0, -3.0, 0, 0], [2, -2, 2, 2], [1, 1, 0, 0]]])
-    np.testing.assert_allclose(sparsity(codes), [1, 0, 2 - math.sqrt(2)])
+    np.testing.assert_allclose(locality.sparsity(codes), [1, 0, 2 - math.sqrt(2)])
 
 
 @pytest.mark.parametrize(
-    ('layer', 'options'),
+    'make',
     [
-        (SparseReconstructionAttention, dict(num_heads=2, threshold='soft')),
-        (ConvolutionalSparseReconstruction, dict(grid=(4, 5))),
+        partial(SparseReconstructionAttention, 8, 2, threshold='soft'),
+        partial(ConvolutionalSparseReconstruction, 8, (4, 5)),
     ],
+    ids=['linear', 'convolutional'],
 )
-def test_a_higher_penalty_makes_codes_sparser(layer: type[nn.Module], options: dict) -> None:
+def test_a_higher_penalty_makes_codes_sparser(make: Callable[..., nn.Module]) -> None:
     x, found = torch.randn(2, 4, 5, 8), []
     for penalty in (0.0, 0.3, 1.0):
         torch.manual_seed(0)
-        measures = measure_attention(record(layer(8, **options, sparsity=penalty).eval(), x))
+        measures = measure_attention(record(make(sparsity=penalty).eval(), x))
         found.append((measures['sparsity'].mean().item(), -measures['active_codes'].mean().item()))
     for values in zip(*found):
         assert list(values) == sorted(values) and values[0] < values[2]
 
 
 def test_queries_are_spread_over_the_grid() -> None:
-    recording = record(softmax_layer(), torch.randn(1, 4, 6, 6))
+    recording = record(SoftmaxAttention(6, 2), torch.randn(1, 4, 6, 6))
     assert choose_queries(recording, None).tolist() == list(range(24)) == choose_queries(recording, 100).tolist()
     assert choose_queries(recording, 4).tolist() == [3, 9, 15, 21]
     recording = record(SparseReconstructionAttention(6, 2), torch.randn(1, 8, 8, 6))
     assert len(choose_queries(recording, None)) == 32
-    distances = pair_distances((4, 6))[[3, 9, 15, 21]]
-    measures = measure_attention(record(softmax_layer(), torch.randn(1, 4, 6, 6)), 4)
-    np.testing.assert_allclose(measures['nonlocality'], [distances.mean()] * 2, rtol=1e-6)
-
-
-def test_mean_over_images_of_different_sizes() -> None:
-    grids = [(2, 6), (4, 3)]
-    rows = measure_model([record(softmax_layer(), torch.randn(1, *grid, 6))] for grid in grids)
-    names = ('layer', 'name', 'head', 'height', 'width')
-    assert [tuple(row[name] for name in names) for row in rows] == [(0, 'layer', head, 2, 6) for head in (0, 1)]
-    wanted = np.mean([pair_distances(grid).mean() for grid in grids])
-    assert [row['nonlocality'] for row in rows] == pytest.approx([wanted] * 2)

@@ -10,15 +10,14 @@ from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds
 
 from ..tools.running import ROOT, InProcess
 
-STATS = 'analysis/model_stats.py'
 MODELS = ('upernet_small', 'mask_rcnn_small', 'mask2former_panoptic_small')
 CLASSIFIERS = dict(aaaa='micro-aaaa_8xb128_in1k-256px', micro='micro_8xb128_in1k', small='small_8xb128_in1k-384px')
 ARCH = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))
 
 
-def test_table_of_models_and_their_backbones(tmp_path: Path, tool: InProcess, run: Callable) -> None:
+def test_table_of_models_and_their_backbones(run: Callable) -> None:
     configs = [ROOT / 'tests' / 'tools' / f'{name}.py' for name in MODELS]
-    printed, document, rows, whole = run('model_stats', *configs, '--size', 224, 288)
+    printed, document, rows, _ = run('model_stats', *configs, '--size', 224, 288)
     backbones = run('model_stats', *configs, '--size', 224, 288, '--backbone', out='alone').document['models']
     assert document['part'] == 'whole model' and 'whole model, 224 x 288 pixels' in printed
     for config, model, row, backbone in zip(configs, document['models'], rows, backbones, strict=True):
@@ -29,11 +28,8 @@ def test_table_of_models_and_their_backbones(tmp_path: Path, tool: InProcess, ru
         assert model['flops'] > model['backbone_flops'] > backbone['layer_flops'] > 0
         assert model['flops'] > model['layer_flops'] > backbone['layer_flops'] and model['flops_of_size'] > 0
         # The backbone by itself costs what it does inside of the model.
-        of_backbone = {key: model[f'backbone_{key}'] for key in ('parameters', 'flops')}
-        of_model = {key: model[key] for key in ('model', 'height', 'width', 'flops_of_size')}
-        assert backbone == of_model | of_backbone | dict(layer_flops=backbone['layer_flops'])
-    line = tool.refused(tmp_path, STATS, *configs, '--out', whole)
-    assert line == f'error: {whole / "model_stats.csv"} is there already: name another folder for --out'
+        assert all(backbone[key] == model[f'backbone_{key}'] for key in ('parameters', 'flops'))
+        assert all(backbone[key] == model[key] for key in ('model', 'height', 'width', 'flops_of_size'))
 
 
 def test_classifiers_of_a_folder(tmp_path: Path, tool: InProcess, run: Callable) -> None:
@@ -43,7 +39,7 @@ def test_classifiers_of_a_folder(tmp_path: Path, tool: InProcess, run: Callable)
         base = ROOT / 'configs' / 'transnext' / f'transnext-{config}.py'
         model = f'model = dict(backbone=dict(arch=dict(_delete_=True, **{ARCH})), head=dict(in_channels=32))'
         (tmp_path / 'own' / f'{name}.py').write_text(f'_base_ = {str(base)!r}\n{model}\n')
-    printed = tool(tmp_path, STATS, 'own')
+    printed = tool(tmp_path, 'analysis/model_stats.py', 'own')
     assert [path.name for path in tmp_path.iterdir()] == ['own'] and 'init_weights' not in printed
     models = run('model_stats', 'own').document['models']
     sizes = {model['model']: (model['height'], model['width']) for model in models}
@@ -55,8 +51,8 @@ def test_classifiers_of_a_folder(tmp_path: Path, tool: InProcess, run: Callable)
 
 
 def test_size_of_a_classifier_that_is_not_square() -> None:
-    wide = [dict(type='Resize', scale=(256, 128)), dict(type='CenterCrop', crop_size=(224, 112))]
-    loader = dict(dataset=dict(pipeline=wide))
+    steps = [dict(type='Resize', scale=(256, 128)), dict(type='CenterCrop', crop_size=(224, 112))]
+    loader = dict(dataset=dict(pipeline=steps))
     assert default_size(Config(dict(default_scope='mmpretrain', test_dataloader=loader))) == (112, 224)
 
 

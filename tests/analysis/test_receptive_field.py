@@ -35,28 +35,24 @@ def gaussian(shape: tuple[int, int], sigma: tuple[float, float], center: tuple[f
     return np.exp(-(y**2) / (2 * sigma[0] ** 2) - x**2 / (2 * sigma[1] ** 2))
 
 
-def test_field_of_convolutions() -> None:
-    same, strided = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 2, 5, stride=4)
-    images = [torch.randn(1, 3, 9, 14) for _ in range(3)]
-    fields = receptive_fields(Outputs(same, strided), images)
-    # The whole image's centre (4, 7); of 2 x 3 features of stride 4 the one of row 1 and column 1, from (4, 4) on.
-    for field, layer, (top, left) in zip(fields, (same, strided), ((3, 6), (4, 4))):
-        kernel = layer.weight.detach().double().mean((0, 1)).relu().numpy()
-        wanted = np.zeros((9, 14))
-        wanted[top : top + len(kernel), left : left + len(kernel)] = kernel
+@pytest.mark.parametrize(
+    ('size', 'strided', 'pixel', 'corners'),
+    [
+        # The centre (4, 7); of 2 x 3 features of stride 4 the one of row 1 and column 1.
+        ((9, 14), dict(kernel_size=5), None, ((3, 6), (4, 4))),
+        # The features that cover a pixel, also where the last column of them is half outside.
+        ((8, 14), dict(kernel_size=4, padding=(0, 2)), (5, 13), ((4, 12), (4, 10))),
+    ],
+    ids=['centre', 'pixel'],
+)
+def test_field_of_convolutions(size: tuple, strided: dict, pixel: tuple | None, corners: tuple) -> None:
+    layers = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 2, stride=4, **strided)
+    fields = receptive_fields(Outputs(*layers), [torch.randn(1, 3, *size) for _ in range(3)], pixel)
+    for field, layer, (top, left) in zip(fields, layers, corners):
+        kernel = layer.weight.detach().double().mean((0, 1)).relu().numpy()[:, : size[1] - left]
+        wanted = np.zeros(size)
+        wanted[top : top + kernel.shape[0], left : left + kernel.shape[1]] = kernel
         np.testing.assert_allclose(field, wanted, atol=1e-7)
-
-
-def test_field_of_a_pixel() -> None:
-    """Each output's feature that covers the pixel, also where the last column of features is half outside."""
-    same, strided = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 2, 4, stride=4, padding=(0, 2))
-    fields = receptive_fields(Outputs(same, strided), [torch.randn(1, 3, 8, 14)], pixel=(5, 13))
-    kernels = [layer.weight.detach().double().mean((0, 1)).relu().numpy() for layer in (same, strided)]
-    wanted = [np.zeros((8, 14)) for _ in kernels]
-    wanted[0][4:7, 12:] = kernels[0][:, :2]
-    wanted[1][4:, 10:] = kernels[1]
-    for field, expected in zip(fields, wanted):
-        np.testing.assert_allclose(field, expected, atol=1e-7)
 
 
 def test_mean_over_images_comes_after_relu() -> None:
@@ -82,15 +78,13 @@ def test_untrained_layer_norm_has_no_field(trained: bool) -> None:
     assert normalised.any() == trained and plain.any()
 
 
-def test_areas_of_a_gaussian() -> None:
+def test_areas_of_a_field() -> None:
+    """A Gaussian, a flat one, a single pixel, and none."""
     sigma = (4, 7)
     field = gaussian((121, 151), sigma)
     # A share t lies in the ellipse where exp(-r^2 / 2) is above 1 - t.
     wanted = [2 * math.pi * sigma[0] * sigma[1] * -math.log(1 - share) / field.size for share in SHARES]
     np.testing.assert_allclose(area_fractions(field), wanted, rtol=0.01)
-
-
-def test_areas_of_flat_and_single_and_empty_fields() -> None:
     np.testing.assert_allclose(area_fractions(np.full((7, 9), 2.0)), SHARES)
     single = np.zeros((5, 4))
     single[1, 2] = 3
