@@ -1,7 +1,4 @@
-"""The table of docs/export.md: what --via torch exports, in which formats and sizes.
-
-`export` compares every file with its model.
-"""
+"""The table of docs/export.md: what --via torch exports, in which formats and sizes; it compares each file."""
 
 import json
 from itertools import starmap
@@ -11,6 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from torch import nn
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.export.formats import CHECKED_PORTABLE, PACKAGES, check_outputs, export
@@ -18,13 +16,29 @@ from bioattn_mm.export.networks import Features, network_of
 from bioattn_mm.runtime.backends import open_backend
 
 from ..needs import needs
+from ..systems.common.small_backbones import RVT, VARIANTS, other
+from ..systems.timm_models.classifiers import OUT_TYPES
 from ..tools.random_weights import random_checkpoint
 from ..tools.running import ROOT, InProcess
-from .small_models import BACKBONES, build
 
 MASK_RCNN = str(ROOT / 'tests/tools/mask_rcnn_small.py')
 
 SIZE = (64, 96)
+# The smallest that have every kind of layer of their system.
+TWO = dict(out_indices=(0, 1))  # blocks behind the last output are left out
+BACKBONES = {
+    **{name: VARIANTS[name] for name in ('TransNeXt', 'TransNeXt interpolated', 'TransNeXt pooled to 2 x 3')},
+    'ConViT': other('ConViT', dict(TWO, local_up_to_layer=1)),
+    'PerViT': other('PerViT', dict(out_indices=(0, 3)), depths=(1, 1, 1, 1)),
+    'GABViT': other('GABViT', TWO),
+    # The second block of a stage shifts its windows.
+    'GABSwin': other('GABSwin', {}, depths=(2, 1, 1, 1)),
+    **{
+        f'VARS-{kind.upper()}': other('VARS', dict(TWO, attention=f'vars_{kind}'), **RVT | dict(depths=[1, 1]))
+        for kind in ('s', 'd', 'sd')
+    },
+    'VARS-D in DeiT': other('VARS', dict(TWO, attention='vars_d'), block='deit'),
+}
 HEADED = ('TransNeXt', 'ConViT', 'PerViT', 'GABViT', 'VARS-D', 'VARS-SD')
 # What is refused for a reason of the system, by (system, format, size).
 REFUSED = {
@@ -33,19 +47,15 @@ REFUSED = {
     ('GABSwin', 'onnx', 'any'): 'GABSwin is exported for images of one size only',
     ('GABSwin', 'pt2', 'any'): 'GABSwin is exported for images of one size only',
 }
+HEADS, KINDS = ('classifier', 'UPerHead'), ('onnx', 'pt2')
 # A model with a head at any size has its backbone at any size, too.
 ROWS = [
-    *(
-        (name, head, kind, 'any')
-        for head in ('classifier', 'UPerHead')
-        for kind in ('onnx', 'pt2')
-        for name in HEADED
-    ),
-    *((name, None, kind, 'any') for kind in ('onnx', 'pt2') for name in BACKBONES if name not in HEADED),
-    *((name, None, kind, 'one') for kind in ('onnx', 'pt2') for name in BACKBONES),
-    *(('GABSwin', head, kind, 'one') for head in ('classifier', 'UPerHead') for kind in ('onnx', 'pt2')),
-    *(('VARS-S', head, 'pt2', 'any') for head in ('classifier', 'UPerHead')),
-    *(('GABViT', 'FCNHead', kind, 'any') for kind in ('onnx', 'pt2')),
+    *((name, head, kind, 'any') for head in HEADS for kind in KINDS for name in HEADED),
+    *((name, None, kind, 'any') for kind in KINDS for name in BACKBONES if name not in HEADED),
+    *((name, None, kind, 'one') for kind in KINDS for name in BACKBONES),
+    *(('GABSwin', head, kind, 'one') for head in HEADS for kind in KINDS),
+    *(('VARS-S', head, 'pt2', 'any') for head in HEADS),
+    *(('GABViT', 'FCNHead', kind, 'any') for kind in KINDS),
 ]
 # The first two take a few seconds; then one of each format.
 QUICK = [('GABSwin', None, 'pt2', 'any'), ('VARS-S', None, 'onnx', 'one')]
@@ -57,6 +67,41 @@ def marked(name: str, head: str | None, kind: str, size: str) -> object:
     row, packages = (name, head, kind, size), [*PACKAGES[kind], *['openvino'] * (kind == 'onnx')]
     time = () if row in QUICK else [pytest.mark.slow if row in SLOW else pytest.mark.every_config]
     return pytest.param(*row, marks=[needs(*packages), *time])
+
+
+def build(name: str, head: str | None) -> tuple[nn.Module, Config]:
+    """A model with random weights and its config; without a head it is a segmentor whose head is left unused."""
+    case, kind = BACKBONES[name], name.replace('-', ' ').split()[0]
+    arguments = dict(type=f'bioattn_mm.{kind}', arch=case.arch, **case.options)
+    backbone = MODELS.build(arguments)
+    channels = [backbone.stage_channels[index] for index in backbone.out_indices]
+    if head == 'classifier':
+        config = Config.fromfile(ROOT / 'configs/transnext/transnext-micro_8xb128_in1k.py')
+        arguments['out_indices'] = backbone.out_indices[-1:]
+        if kind in OUT_TYPES:
+            arguments['out_type'] = OUT_TYPES[kind]
+            config.model.neck = None
+        config.model.head.update(num_classes=3, in_channels=channels[-1])
+    else:
+        is_plain = len(channels) < 4
+        system = 'convit/upernet_tiny_ade20k' if is_plain else 'transnext/upernet_micro_ade20k'
+        config = Config.fromfile(ROOT / f'configs/{system}.py')
+        if is_plain:
+            strides = [backbone.stage_strides[index] for index in backbone.out_indices]
+            sources = (0, 0, 1, 1)
+            scales = tuple(strides[source] / stride for source, stride in zip(sources, (4, 8, 16, 32)))
+            config.model.neck.update(in_channels=channels, out_channels=8, stride=strides)
+            config.model.neck.update(sources=sources, scales=scales)
+            channels = [8] * 4
+        common = dict(channels=8, num_classes=3)
+        config.model.decode_head.update(in_channels=channels, **common)
+        if head == 'FCNHead':
+            one_map = dict(in_channels=channels[-1], in_index=3, num_convs=1, align_corners=False)
+            config.model.decode_head = dict(type=head, **one_map, **common)
+        config.model.auxiliary_head = None
+    config.model.backbone = arguments
+    init_default_scope(config.default_scope)
+    return MODELS.build(config.model).eval(), config
 
 
 @pytest.mark.parametrize(('name', 'head', 'kind', 'size'), starmap(marked, ROWS))
@@ -105,8 +150,8 @@ def test_heads_that_choose_are_refused() -> None:
     with pytest.raises(InputError, match='MultiLabelLinearClsHead: exported are classifiers of one class an image'):
         network_of(model, config)
     config = Config.fromfile(ROOT / 'configs/transnext/mask2former_micro_ade20k.py')
-    config.model.backbone.arch = BACKBONES['TransNeXt']['arch']
-    config.model.decode_head.in_channels = [8, 16, 16, 16]
+    config.model.backbone.arch = BACKBONES['TransNeXt'].arch
+    config.model.decode_head.in_channels = list(BACKBONES['TransNeXt'].out_channels)
     init_default_scope(config.default_scope)
     with pytest.raises(InputError, match='Mask2FormerHead: --via torch exports segmentors whose decode_head gives'):
         network_of(MODELS.build(config.model), config)

@@ -22,7 +22,6 @@ def detections(*rows: tuple[int, float, int]) -> BaseDataElement:
 @pytest.mark.parametrize(
     'other, difference',
     [
-        (detections((0, 0.9, 1), (50, 0.4, 2)), 0.0),
         (detections((50, 0.4, 2), (0, 0.9, 1)), 0.0),  # the order says nothing
         (detections((0, 0.8, 1), (50, 0.4, 2)), 0.1),
         (detections((0, 0.9, 1), (54, 0.4, 2)), 4 / 200),

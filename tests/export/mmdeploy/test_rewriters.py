@@ -39,51 +39,38 @@ CHANNELS = 12
 GRIDS = [(6, 8), (5, 7), (9, 4), (8, 6)]
 
 
-class WithDistance(nn.Module):
+class Called(nn.Module):
+    """A module or function, and how it is called with an image, (B, H, W, C)."""
+
+    def __init__(self, function: Callable, call: Callable[[Callable, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.call = function, call
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self.function, x)
+
+
+def peripheral(attention: type[PeripheralAttention] = PeripheralAttention, **options: object) -> Called:
     """Peripheral attention, which the backbone gives its distance embedding."""
-
-    def __init__(
-        self, attention: type[PeripheralAttention] = PeripheralAttention, position: dict | None = None
-    ) -> None:
-        super().__init__()
-        self.attention = attention(CHANNELS, 2, position=position)
-        self.distance_embedding = DistanceEmbedding(2)
-        for module in self.attention.position.modules():
-            if isinstance(module, nn.GroupNorm):
-                nn.init.normal_(module.weight, 1.0)
-                nn.init.normal_(module.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x, self.distance_embedding)
+    parts = nn.ModuleList([attention(CHANNELS, 2, **options), DistanceEmbedding(2)])
+    return Called(parts, lambda parts, x: parts[0](x, parts[1]))
 
 
-class Windows(nn.Module):
+def windows(shift: int) -> Called:
     """Windows as GABSwin has them."""
+    # Not at the top: it imports mmpretrain, which takes seconds.
+    from mmpretrain.models.utils import ShiftWindowMSA
 
-    def __init__(self, shift: int) -> None:
-        super().__init__()
-        # Not at the top: it imports mmpretrain, which takes seconds.
-        from mmpretrain.models.utils import ShiftWindowMSA
+    from bioattn_mm.systems.gab.swin_attention import GaussianWindowMSA
 
-        from bioattn_mm.systems.gab.swin_attention import GaussianWindowMSA
-
-        self.attention = ShiftWindowMSA(
-            CHANNELS, 2, window_size=4, shift_size=shift, pad_small_map=True, window_msa=GaussianWindowMSA, sigma=1.5
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x.flatten(1, 2), tuple(x.shape[1:3])).reshape(x.shape)
+    options = dict(window_size=4, shift_size=shift, pad_small_map=True, window_msa=GaussianWindowMSA, sigma=1.5)
+    attention = ShiftWindowMSA(CHANNELS, 2, **options)
+    return Called(attention, lambda layer, x: layer(x.flatten(1, 2), tuple(x.shape[1:3])).reshape(x.shape))
 
 
-class Function(nn.Module):
-    """A function of the image, (B, C, H, W)."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x.permute(0, 3, 1, 2))
+def of_map(function: Callable[[Tensor], Tensor]) -> Called:
+    """A function of (B, C, H, W)."""
+    return Called(function, lambda function, x: function(x.permute(0, 3, 1, 2)))
 
 
 def log_cpb(bias_mode: str = 'extrapolate', ratio: int = 1) -> LogCPB:
@@ -96,11 +83,6 @@ def masked_attention(x: Tensor) -> Tensor:
     x = x.permute(0, 2, 3, 1)  # (B, H, W, C)
     mask = torch.ones(x.shape[2], x.shape[2]).tril() > 0
     return F.scaled_dot_product_attention(x, 2 * x, x + 1, attn_mask=mask, scale=0.5)
-
-
-def sampled(x: Tensor) -> Tensor:
-    """Every image sampled off its grid, with zeros outside."""
-    return F.grid_sample(x, 1.5 * x[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False)
 
 
 CASES: dict[str, Callable[[], nn.Module]] = {
@@ -116,27 +98,30 @@ CASES: dict[str, Callable[[], nn.Module]] = {
         CHANNELS, 2, RelativePositionBias(2, (6, 6), (3, 3)), 2
     ),
     'GPSA': lambda: GPSA(CHANNELS, 4),
-    'peripheral attention': WithDistance,
-    'peripheral attention by position alone': lambda: WithDistance(PositionAttention),
-    'peripheral attention of one layer': lambda: WithDistance(position=dict(type='VariedPosition', num_layers=1)),
-    'peripheral attention of two layers': lambda: WithDistance(position=dict(type='VariedPosition', num_layers=2)),
+    'peripheral attention': peripheral,
+    'peripheral attention by position alone': lambda: peripheral(PositionAttention),
+    'peripheral attention of one layer': lambda: peripheral(position=dict(type='VariedPosition', num_layers=1)),
+    'peripheral attention of two layers': lambda: peripheral(position=dict(type='VariedPosition', num_layers=2)),
     'Gaussian bias': lambda: GaussianRelPosAttention(CHANNELS, 2, sigma=1.5),
-    'windows': lambda: Windows(0),
-    'shifted windows': lambda: Windows(2),
+    'windows': lambda: windows(0),
+    'shifted windows': lambda: windows(2),
     'VARS-D': lambda: SparseReconstructionAttention(CHANNELS, 2, sparsity=0.05),
     'VARS-SD': lambda: SparseReconstructionAttention(CHANNELS, 2, (7, 6), sparsity=0.05),
     'Performer': lambda: PerformerAttention(CHANNELS, 2),
     'softmax attention': lambda: SoftmaxAttention(CHANNELS, 2),
     'position embedding, from a finer grid': lambda: PositionEmbedding(CHANNELS, (11, 13)),
     'position embedding, from a coarser grid': lambda: PositionEmbedding(CHANNELS, (4, 3)),
-    'adaptive pooling': lambda: Function(lambda x: F.adaptive_avg_pool2d(x, (3, 5))),
-    'adaptive pooling to more cells': lambda: Function(lambda x: F.adaptive_avg_pool2d(x, 10)),
-    'shape of an unflattened map': lambda: Function(
+    'adaptive pooling': lambda: of_map(lambda x: F.adaptive_avg_pool2d(x, (3, 5))),
+    'adaptive pooling to more cells': lambda: of_map(lambda x: F.adaptive_avg_pool2d(x, 10)),
+    'shape of an unflattened map': lambda: of_map(
         lambda x: F.adaptive_avg_pool2d(x.flatten(2).unflatten(2, x.shape[2:]), (3, 5))
     ),
-    'padding': lambda: Function(AdaptivePadding(kernel_size=4, stride=4, padding='corner')),
-    'masked attention': lambda: Function(masked_attention),
-    'grid sampling': lambda: Function(sampled),
+    'padding': lambda: of_map(AdaptivePadding(kernel_size=4, stride=4, padding='corner')),
+    'masked attention': lambda: of_map(masked_attention),
+    # Off its grid, with zeros outside.
+    'grid sampling': lambda: of_map(
+        lambda x: F.grid_sample(x, 1.5 * x[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False)
+    ),
 }
 
 
@@ -151,9 +136,6 @@ def make_case(make_module: Callable[[], nn.Module]) -> Case:
     module = make_module().eval()
     for parameter in module.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    for name, buffer in module.named_buffers():
-        if name.endswith('running_var'):
-            buffer.uniform_(0.1, 0.5)
     inputs = [torch.randn(1, *grid, CHANNELS) for grid in GRIDS]
     return module, inputs, [module(x) for x in inputs]
 
