@@ -1,8 +1,7 @@
 """A folder in which the commands of a page run, as on the machine of a reader who has a checkout and the data.
 
 Miniatures lie where the real data do. Files that a command names and that nothing has written are made when it comes.
-Nothing is downloaded: trainings start from random weights, and in the cache of huggingface_hub lie files like the
-authors', with made-up values.
+Nothing is downloaded: in the cache of huggingface_hub lie files like the authors', with made-up values.
 """
 
 import os
@@ -10,37 +9,37 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import sys
 from pathlib import Path
 from subprocess import PIPE, Popen
 
-import cv2
 import timm
 import torch
 from mmdet.datasets import CocoDataset
-from mmseg.datasets import ADE20KDataset
 from PIL import Image
 
 from .. import parity
 from ..own_folders import draw, write_coco_folder, write_images
 from ..systems.timm_models.classifiers import released_file
 from ..tools.random_weights import random_checkpoint
-from ..tools.running import make_user_folder
+from ..tools.running import free_port, make_user_folder
 from ..tools.small_images import NO_WORKERS, small_images, small_training
 from .blocks import ROOT
 
 # Which tool a line runs, and with which config.
 TRAINS, TESTS = r'(\b|_)train(\.py|\.sh)? ', r'(\b|_)test(\.py|\.sh)? '
-EXPORTS, TRIES_SIZES = r'\bexport(\.py)? ', r'\bbenchmark_extrapolation\.py '
-READS_IMAGES, CORRUPTS = r'\b(erf|locality|attention_segmentation)\.py ', r'\brobustness\.py '
 CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k|cifar10)[\w-]*(\.py)?')
+# What is put behind other tools.
+SHORTER = {
+    r'\b(erf|locality|attention_segmentation)\.py ': '--max-images 2',
+    r'\b(export(\.py)?|robustness\.py) ': '--cfg-options test_dataloader.dataset.indices=2',
+    r'\bbenchmark_extrapolation\.py ': '--sizes 64 96 --cfg-options test_dataloader.dataset.indices=2',
+}
 MINUTES = 10  # that one command may take
 
 # Heads of random weights score every box below the threshold.
 SMALL_MODEL = {'mask_rcnn': ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']}
 CLASSIFIERS = ('in1k', 'cifar10')
-NUM_TTA_SCALES = {'mask_rcnn': 3, 'dino': 3, 'upernet': 6, 'mask2former': 6}
 
 
 def additions(line: str) -> list[str]:
@@ -48,16 +47,15 @@ def additions(line: str) -> list[str]:
 
     Of options that are given twice the tools take the last, and `--cfg-options` adds up.
     """
-    config = find_config_in(line)
+    config = next(filter(None, map(CONFIG.fullmatch, shlex.split(line))), None)
     kind = config and config['kind']
     words, options = [], []
     if re.search(TRAINS, line) and config:
         by_iteration = '--mini' in line or kind in ('upernet', 'mask2former', 'cifar10') and '--epochs' not in line
-        length = 4 if '--resume' in line else 2
         options = [*NO_WORKERS]
         if by_iteration:
-            intervals = ('train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
-            options += [f'train_cfg.max_iters={length}', *intervals]
+            length = f'train_cfg.max_iters={4 if "--resume" in line else 2}'
+            options += [length, 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2']
         else:
             options += ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=4']
         if '--mini' not in line:
@@ -71,20 +69,11 @@ def additions(line: str) -> list[str]:
         few = small_images('test', 2)
         options = few[:1] if kind in CLASSIFIERS else [*few, *NO_WORKERS]
         if '--tta' in line:
-            scales = range(NUM_TTA_SCALES[kind])
-            options += [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in scales]
-    elif re.search(READS_IMAGES, line):
-        words = ['--max-images', '2']
-    elif re.search(f'{EXPORTS}|{CORRUPTS}', line):
-        options = ['test_dataloader.dataset.indices=2']
-    elif re.search(TRIES_SIZES, line):
-        words, options = ['--sizes', '64', '96'], ['test_dataloader.dataset.indices=2']
+            scale = 'tta_pipeline.1.transforms.0.{}.scale=({},96)'
+            options += [scale.format(index, 96 + 16 * index) for index in range(6)]
+    else:
+        words = next((words.split() for pattern, words in SHORTER.items() if re.search(pattern, line)), [])
     return [*words, *(['--cfg-options', *options, *SMALL_MODEL.get(kind, ())] if options else [])]
-
-
-def find_config_in(line: str) -> re.Match | None:
-    """The config of a detector, segmentor or classifier that a line names, and its kind."""
-    return next(filter(None, map(CONFIG.fullmatch, shlex.split(line))), None)
 
 
 class Place:
@@ -108,21 +97,18 @@ class Place:
         }
 
     def run_line(self, line: str) -> str:
-        """Run a line of bash, made short by `additions`; return what it printed."""
+        """Run a line of bash, made short by `additions`."""
         self.provide(line)
         return self._run('bash', '-euo', 'pipefail', '-c', f'{line} {shlex.join(additions(line))}')
 
     def run_python(self, code: str) -> str:
-        """Run Python in a new interpreter; return what it printed."""
+        """Run Python in a new interpreter."""
         self.provide(code)
         return self._run(sys.executable, '-c', code)
 
     def _run(self, *words: str) -> str:
-        with socket.socket() as free:
-            free.bind(('', 0))
-            port = str(free.getsockname()[1])
         # For tools/*.sh and for torchrun.
-        environment = {**self.environment, 'PORT': port, 'PET_MASTER_PORT': port}
+        environment = {**self.environment, **dict.fromkeys(('PORT', 'PET_MASTER_PORT'), str(free_port()))}
         process = Popen(
             words, cwd=self.folder, env=environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
         )
@@ -170,42 +156,29 @@ class Place:
             path.parent.mkdir(parents=True)
             (folder / 'refs').mkdir()
             (folder / 'refs/main').write_text(HUB_COMMIT)
-            authors_model(path) if re.search('coco|ade20k', name) else authors_classifier(path)
+            authors_file(path)
 
 
 HUB_COMMIT = '0' * 40
 
 
-def authors_classifier(path: Path) -> None:
-    """A file of ImageNet weights, by the authors' name for it."""
-    released_file(path, path.stem.removesuffix('_224_1k'))
-
-
-def authors_model(path: Path) -> None:
-    """A whole detector or segmentor of TransNeXt's authors, by their name for it."""
-    name = re.match(r'(mask_rcnn|dino_\dscale|upernet|mask2former)\w*?_transnext_([a-z]+)', path.name)
-    weights = {name: torch.rand(shape) for name, shape in parity.released_heads(*name.groups()).items()}
-    backbone = parity.released_state_dict(f'transnext_{name[2]}')
+def authors_file(path: Path) -> None:
+    """ImageNet weights, or a whole detector of TransNeXt's authors, by their name for the file."""
+    if 'coco' not in path.name:
+        released_file(path, path.stem.removesuffix('_224_1k'))
+        return
+    head, size = re.match(r'(mask_rcnn|dino_\dscale)\w*?_transnext_([a-z]+)', path.name).groups()
+    weights = {name: torch.rand(shape) for name, shape in parity.released_heads(head, size).items()}
+    backbone = parity.released_state_dict(f'transnext_{size}')
     weights.update({f'backbone.{name}': value for name, value in backbone.items()})
-    classes = (CocoDataset if 'coco' in path.name else ADE20KDataset).METAINFO['classes']
-    torch.save(dict(state_dict=weights, meta=dict(CLASSES=classes)), path)
-
-
-def video(path: Path) -> None:
-    """A folder with a video of three frames."""
-    path.mkdir()
-    size = (96, 64)
-    writer = cv2.VideoWriter(str(path / 'street.mp4'), cv2.VideoWriter_fourcc(*'mp4v'), 5, size)
-    for seed in range(3):
-        writer.write(cv2.resize(draw(seed)[0], size))
-    writer.release()
+    torch.save(dict(state_dict=weights, meta=dict(CLASSES=CocoDataset.METAINFO['classes'])), path)
 
 
 def small_cifar10(path: Path) -> None:
     """A folder as benchmarks/results.py unpacks CIFAR-10, of other classes."""
     mini = path.parents[3] / 'data/mini/imagenet'
-    for name, split in dict(train='train', val='val', test='val').items():
-        shutil.copytree(mini / split, path / name)
+    for split in ('train', 'val', 'test'):
+        shutil.copytree(mini / split.replace('test', 'val'), path / split)
 
 
 def small_bccd(path: Path) -> None:
@@ -222,11 +195,9 @@ def small_bccd(path: Path) -> None:
 READERS_FILES = {
     r'\bstreet\.jpg': lambda path: Image.fromarray(draw(600)[0]).save(path),
     r'\b(holiday|new_images)\b': lambda path: write_images(path, range(500, 502)),
-    r'\bclips\b': video,
     r'\bwork_dirs/results/data/cifar10\b': small_cifar10,
     r'\bwork_dirs/results/data/bccd\b': small_bccd,
     r'\bparts\b': lambda path: write_coco_folder(path, range(24)),
-    r'(?<![\w/])(transnext|convit|pervit|vars_rvt)_\w+\.pth': authors_classifier,
+    r'(?<![\w/])(transnext|convit|pervit|vars_rvt)_\w+\.pth': authors_file,
     r'(?<![\w/])(vit_relpos|deit)_\w+\.pth': lambda path: torch.save(timm.create_model(path.stem).state_dict(), path),
-    r'(?<![\w/])(mask_rcnn|upernet)_transnext_\w+\.pth': authors_model,
 }

@@ -107,11 +107,10 @@ TABLE: dict[str, Run | str | dict[str, Run | str]] = {
     },
     'docs/other_libraries.md': 'tests/hosts/test_other_libraries.py runs it',
     'docs/own_data.md': 'tests/tools/test_own_data.py runs it',
-    'docs/position_bias.md': {
-        'Position bias at any size': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'}),
-    },
+    'docs/position_bias.md': {'Position bias at any size': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'})},
     'docs/predict.md': {
-        'Predict': Run(but={'exported': 'docs/export.md does it'}),
+        # tests/tools/test_predict.py has a video.
+        'Predict': Run(words={r"'clips/\S+": ''}, but={'exported': 'docs/export.md does it'}),
         'Predict, 2': Run(given=('work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth',)),
         'Formats': Run(given=('mask_rcnn_tiny.pth',)),
         'A page in the browser': 'it serves until Ctrl-C; tests/page/test_page.py starts it',
