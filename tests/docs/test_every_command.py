@@ -113,6 +113,7 @@ TABLE: dict[str, Run | str | dict[str, Run | str]] = {
         'Predict': Run(words={r"'clips/\S+": ''}, but={'exported': 'docs/export.md does it'}),
         'Predict, 2': Run(given=('work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth',)),
         'Formats': Run(given=('mask_rcnn_tiny.pth',)),
+        "The authors' weights": Run(alone=True),
         'A page in the browser': 'it serves until Ctrl-C; tests/page/test_page.py starts it',
     },
     'docs/results.md': 'it trains for hours; tests/docs/test_results.py compares the page with its records',
