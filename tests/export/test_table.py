@@ -17,7 +17,6 @@ from bioattn_mm.runtime.backends import open_backend
 
 from ..needs import needs
 from ..systems.common.small_backbones import RVT, VARIANTS, other
-from ..systems.timm_models.classifiers import OUT_TYPES
 from ..tools.random_weights import random_checkpoint
 from ..tools.running import ROOT, InProcess
 
@@ -39,6 +38,8 @@ BACKBONES = {
     },
     'VARS-D in DeiT': other('VARS', dict(TWO, attention='vars_d'), block='deit'),
 }
+# Where a classifier takes something else than the average of the last map.
+OUT_TYPES = dict(ConViT='cls_token', GABViT='avg_featmap', VARS='avg_featmap')
 HEADED = ('TransNeXt', 'ConViT', 'PerViT', 'GABViT', 'VARS-D', 'VARS-SD')
 # What is refused for a reason of the system, by (system, format, size).
 REFUSED = {
