@@ -1,10 +1,15 @@
 """COCO's metrics by faster-coco-eval beside those of pycocotools."""
 
+import json
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from tests.conftest import ROOT
 from tests.needs import needs
 from tests.own_folders import coco
 
@@ -13,7 +18,7 @@ SEEDS = range(12)
 
 @needs('faster_coco_eval')
 @pytest.mark.parametrize('kind', ['bbox', 'segm'])
-def test_the_numbers_are_those_of_pycocotools(kind: str) -> None:
+def test_the_numbers_are_those_of_pycocotools(kind: str, tmp_path: Path) -> None:
     from faster_coco_eval import COCOeval_faster
     from mmdet.evaluation.metrics import coco_metric
 
@@ -30,6 +35,9 @@ def test_the_numbers_are_those_of_pycocotools(kind: str) -> None:
         each.update(area=float(rng.choice([500, 5000, 50_000])), iscrowd=int(rng.random() < 0.15))
     del truth.dataset['annotations'][:2]  # of the first image
     truth.createIndex()
+    files = [tmp_path / 'truth.json', tmp_path / f'results.{kind}.json']
+    for file, content in zip(files, (truth.dataset, found)):
+        file.write_text(json.dumps(content))
 
     def stats(evaluation: type) -> np.ndarray:
         by = evaluation(truth, truth.loadRes(found), kind)
@@ -42,3 +50,7 @@ def test_the_numbers_are_those_of_pycocotools(kind: str) -> None:
     expected = stats(COCOeval)
     np.testing.assert_allclose(stats(coco_metric.COCOeval), expected, rtol=0, atol=1e-12)
     assert ((expected > 0) & (expected < 0.9)).all()
+    # As it is computed without this package.
+    official = runpy.run_path(str(ROOT / 'benchmarks/official_evaluation.py'))['average_precision']
+    precision, at_50 = official(*map(str, files)).values()
+    assert (precision, at_50) == pytest.approx((100 * expected[0], 100 * expected[1]))

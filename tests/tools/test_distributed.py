@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from ..training.toy_run import largest_difference
+from ..training.toy_run import assert_same
 from .running import ROOT, InProcess, free_port, metrics_of_test, run_forked, run_script, scalars
 from .small_images import small_training
 
@@ -246,7 +246,7 @@ def test_a_process_dies_or_hangs(
     os.kill(workers_of(run)[victim], how)
     finish(run)
     assert said in run.log.read_text()
-    assert largest_difference(workplace / how.name / LAST, uninterrupted) == 0
+    assert_same(workplace / how.name / LAST, uninterrupted)
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def test_a_machine_that_leaves(numbers: str, comes_back: bool, workplace: Path, 
     cut_power(machines[1])
     if comes_back:
         finish(machines[0], start(name, 1, '--resume', NNODES=numbers, NODE_RANK='1'))
-        assert largest_difference(workplace / name / LAST, uninterrupted) == 0
+        assert_same(workplace / name / LAST, uninterrupted)
     else:  # the other one goes on, with other batches
         finish(machines[0])
         assert (workplace / name / LAST).exists()

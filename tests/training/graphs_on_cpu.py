@@ -1,13 +1,11 @@
 """CUDA graphs on the CPU: what `torch.cuda.make_graphed_callables` calls, over operators that are recorded.
 
-A capture records every operator with its arguments and results; a replay runs the operators again, without the
-Python code that called them, and puts the results where the first ones were in memory. So it keeps the rules of a
-CUDA graph: inputs, activations, outputs and gradients have fixed places, which the next replay overwrites, and a
-tensor that was read from outside is read again from where it was. Random numbers are drawn anew.
+A replay runs the operators of a capture again, without the Python code that called them, and puts the results where
+the first ones were in memory. So inputs, activations, outputs and gradients have fixed places, which the next replay
+overwrites, and a tensor from outside is read again from where it was. Random numbers are drawn anew.
 
-As on a GPU, a capture changes nothing of what is outside of it, and graphs of one pool share its memory: what a graph
-had no more need of when its capture ended is where later ones put their results. So its replay destroys those, and
-here fills them with NaN.
+As on a GPU, a capture changes nothing outside of it, and graphs of one pool share its memory: later ones put their
+results where a graph needed the memory no more when its capture ended. Here a replay fills those with NaN.
 """
 
 from collections.abc import Callable

@@ -54,13 +54,17 @@ def _read_configs_once() -> None:
     Config._file2dict = staticmethod(read_once)
 
 
-def run_ranks(
-    function: Callable, *args: object, folder: Path, world_size: int = 1, timeout: float = 600
-) -> list[int]:
-    """Run `function(*args)` in each of `world_size` processes in a folder; return their exit codes.
+def run_ranks(function: Callable, *args: object, folder: Path, world_size: int = 1) -> None:
+    """Run `function(*args)` in each of `world_size` processes in a folder, all of which must succeed."""
+    codes = exit_codes(function, *args, folder=folder, world_size=world_size)
+    failures = [path.read_text() for path in sorted(folder.glob('rank*.txt'))]
+    assert codes == [0] * world_size, '\n'.join(map(str, (codes, *failures)))
 
-    An exception ends its process with code 1 and stands in `rank{i}.txt` of the folder. They can join a group, as if
-    torchrun had started them.
+
+def exit_codes(function: Callable, *args: object, folder: Path, world_size: int = 1) -> list[int]:
+    """The same, however the processes end; an exception ends one with code 1 and stands in `rank{i}.txt`.
+
+    They can join a group, as if torchrun had started them.
     """
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
@@ -70,7 +74,7 @@ def run_ranks(
     for process in processes:
         process.start()
     for process in processes:
-        process.join(timeout)
+        process.join(600)
     codes = [process.exitcode for process in processes]
     for process in processes:
         process.kill()
@@ -85,7 +89,7 @@ def run_program(*words: object, folder: Path, world_size: int = 1, **environment
     """
     with tempfile.TemporaryDirectory() as printed:
         arguments = ([str(word) for word in words], printed, environment)
-        codes = run_ranks(_program, *arguments, folder=folder, world_size=world_size)
+        codes = exit_codes(_program, *arguments, folder=folder, world_size=world_size)
         out, errors = (
             ''.join(Path(printed, f'{name}{rank}.txt').read_text() for rank in range(world_size))
             for name in ('out', 'errors')
@@ -113,11 +117,6 @@ def _program(words: list[str], printed: str, environment: dict[str, str]) -> Non
     except Exception:
         traceback.print_exc()
         sys.exit(1)
-
-
-def reasons(folder: Path) -> str:
-    """What the processes of a folder failed with."""
-    return '\n'.join(path.read_text() for path in sorted(folder.glob('rank*.txt')))
 
 
 def _rank(rank: int, world_size: int, port: int, folder: Path, function: Callable, args: tuple) -> None:

@@ -1,11 +1,13 @@
-"""What a run removes is its own, what it goes on from is whole, and it is alone in its folder."""
+"""What a run removes is its own, what it goes on from is whole, it is alone in its folder, and may be interrupted."""
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,10 +16,11 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.training.checkpoints import SIGNALS, AtomicCheckpointHook
+from bioattn_mm.training.checkpoints import SIGNALS, AtomicCheckpointHook, latest_checkpoint
 from bioattn_mm.training.start import LOCK, locked, set_resume
 
-from .toy_run import ToyModel, run, toy_config, validated
+from .ranks import exit_codes, run_ranks
+from .toy_run import ToyModel, assert_same, run, toy_config, toy_train, validated
 
 
 def score(value: float) -> Callable[[Runner], None]:
@@ -34,12 +37,19 @@ def names(folder: Path | str) -> str:
     return ' '.join(sorted(path.stem for path in Path(folder).glob('*.pth')))
 
 
-def test_the_best_of_another_run_stays(place: Path) -> None:
+def test_checkpoints_of_another_run_stay(place: Path) -> None:
     run('A', 4, {3: score(0.5)})
-    assert names('A') == 'best_mIoU_iter_2 iter_2 iter_4'
     run('B', 8, {5: score(0.7), 7: score(0.8)}, resume='A/iter_4.pth')
-    assert names('A') == 'best_mIoU_iter_2 iter_2 iter_4'
     assert names('B') == 'best_mIoU_iter_6 iter_6 iter_8'  # the better one superseded its own
+    shutil.copytree('A', 'C')  # whose last_checkpoint names the one in A
+    run('C', 6, resume='auto')
+    assert names('A') == 'best_mIoU_iter_2 iter_2 iter_4' and 'iter_6' in names('C')
+    assert Path('C/last_checkpoint').read_text() == str(place / 'C/iter_6.pth')
+    # With the seed that the first run drew.
+    config = toy_config(8, 1)
+    config.update(work_dir='C', randomness=dict(seed=None))
+    set_resume(config, 'auto', ToyModel().state_dict())
+    assert config.randomness.seed == torch.load('C/iter_6.pth', weights_only=False)['meta']['seed'] is not None
 
 
 def test_checkpoints_of_signals_do_not_pile_up(place: Path) -> None:
@@ -75,7 +85,7 @@ def test_what_is_own(place: Path) -> None:
     assert hook.is_own(place / 'other/../iter_3.pth')
 
 
-def test_what_is_not_resumed_from(place: Path) -> None:
+def test_what_is_not_resumed_from(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run('A', 4, {3: score(0.5)})
     with pytest.raises(InputError, match='^A/best_mIoU_iter_2.pth holds weights but no state of a training'):
         run('B', 6, resume='A/best_mIoU_iter_2.pth')
@@ -87,29 +97,11 @@ def test_what_is_not_resumed_from(place: Path) -> None:
         run('B', 6, resume='A/iter_4.pth')
     assert Path('B/iter_2.pth').read_bytes() == before and names('B') == 'iter_2'
 
-    checkpoint = torch.load('B/iter_2.pth', weights_only=False)
-    checkpoint['meta'].update(dataset_meta=dict(classes=('cat', 'dog')))
-    torch.save(checkpoint, 'B/iter_2.pth')
     config = toy_config(4, 1, 2)
-    dataset = dict(type='Toy', metainfo=dict(classes=('bolt', 'nut')))
-    config.update(work_dir='B', own_data=['2 classes'], test_dataloader=dict(dataset=dataset))
-    with pytest.raises(InputError, match='was trained on the classes cat, dog, the data have bolt, nut'):
+    config.update(work_dir='B', own_data=['2 classes'])
+    monkeypatch.setattr('bioattn_mm.training.start.check_classes', Mock(side_effect=InputError('other classes')))
+    with pytest.raises(InputError, match='other classes'):
         set_resume(config, 'auto', ToyModel().state_dict())
-
-
-def test_a_copied_folder_goes_on_from_its_own(place: Path) -> None:
-    run('A', 4)
-    Path('B').mkdir()
-    for name in ('iter_2.pth', 'iter_4.pth', 'last_checkpoint'):
-        Path('B', name).write_bytes(Path('A', name).read_bytes())
-    run('B', 6, resume='auto')
-    assert names('A') == 'iter_2 iter_4' and 'iter_6' in names('B')
-    assert Path('B/last_checkpoint').read_text() == str(place / 'B/iter_6.pth')
-    # With the seed that the first run drew.
-    config = toy_config(8, 1)
-    config.update(work_dir='B', randomness=dict(seed=None))
-    set_resume(config, 'auto', ToyModel().state_dict())
-    assert config.randomness.seed == torch.load('B/iter_6.pth', weights_only=False)['meta']['seed'] is not None
 
 
 @contextmanager
@@ -159,13 +151,6 @@ def test_a_second_interrupt_ends_at_once_and_a_signal_that_is_ignored_does_nothi
     assert names('A') == 'iter_2 iter_4 iter_6'
 
 
-def test_a_mask_of_attention_is_saved(place: Path) -> None:
-    """Zeros and negative infinity are no weights of a training that has failed."""
-    mask = torch.full((3, 3), -torch.inf).triu(1)
-    run('A', 2, {1: lambda runner: runner.model.register_buffer('mask', mask)})
-    assert torch.equal(torch.load('A/iter_2.pth', weights_only=False)['state_dict']['mask'], mask)
-
-
 def test_a_failure_in_the_middle_keeps_its_traceback_and_what_was_replaced_is_put_back(place: Path) -> None:
     handler, during = signal.getsignal(signal.SIGTERM), []
 
@@ -177,3 +162,46 @@ def test_a_failure_in_the_middle_keeps_its_traceback_and_what_was_replaced_is_pu
         run('A', 4, {3: fail})
     assert during[0] != handler and signal.getsignal(signal.SIGTERM) == handler
     assert names('A') == 'iter_2' and type(get_file_backend('A')) is LocalBackend
+
+
+@pytest.mark.parametrize(
+    ('by_epoch', 'name', 'left', 'last'),
+    [
+        (False, 'SIGXFSZ', ['.iter_6.pth.part', 'iter_3.pth'], 'iter_8.pth'),
+        (True, 'SIGTERM', ['epoch_1.pth', 'iter_6.pth'], 'epoch_2.pth'),
+    ],
+)
+def test_goes_on_to_the_same_weights(by_epoch: bool, name: str, left: list[str], last: str, tmp_path: Path) -> None:
+    number, whole = signal.Signals[name], tmp_path / 'whole'
+    # With one checkpoint to keep, the old one must outlive the writing of the new one.
+    config = toy_config(8, 1, interval=3, max_keep_ckpts=1)
+    if by_epoch:  # of four steps
+        config.train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=2)
+        config.train_dataloader.sampler.type = 'DefaultSampler'
+        config.default_hooks.checkpoint.update(by_epoch=True, interval=1)
+    whole.mkdir()
+    run_ranks(toy_train, config, False, folder=whole)
+    config.custom_hooks.append(dict(type='SignalHook', name=name, after=6))
+    code = 128 + number if number in SIGNALS else -number
+    assert exit_codes(toy_train, config, False, folder=tmp_path) == [code]
+    assert sorted(path.name for pattern in ('*.pth', '.*.part') for path in tmp_path.glob(pattern)) == left
+    config.custom_hooks.pop()
+    run_ranks(toy_train, config, False, folder=tmp_path)
+    assert not list(tmp_path.glob('.*.part'))
+    assert_same(tmp_path / last, whole / last)
+
+
+def test_latest_checkpoint(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path) is None
+    for second, name in enumerate(('iter_9.pth', 'iter_10.pth', 'best_mIoU_iter_10.pth')):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (second, second))
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')
+    for named, latest in (
+        ('', 'iter_10.pth'),  # killed while writing it
+        (str(tmp_path / 'iter_9.pth'), 'iter_9.pth'),
+        ('moved/iter_9.pth', 'iter_9.pth'),
+        ('moved/iter_11.pth', 'iter_10.pth'),
+    ):
+        (tmp_path / 'last_checkpoint').write_text(named)
+        assert latest_checkpoint(tmp_path) == str(tmp_path / latest)

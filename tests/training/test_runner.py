@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,38 +22,32 @@ from .toy_run import toy_config
 
 @pytest.mark.usefixtures('place')
 def test_one_process_writes_the_metrics_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    writes = []
     for is_main in (True, False):
-        monkeypatch.setattr(runner, 'is_main_process', lambda is_main=is_main: is_main)
-        monkeypatch.setattr(LoggerHook, 'after_test_epoch', lambda *args, is_main=is_main: writes.append(is_main))
+        monkeypatch.setattr(runner, 'is_main_process', Mock(return_value=is_main))
+        monkeypatch.setattr(LoggerHook, 'after_test_epoch', write := Mock())
         forget_runs()
-        for hook in runner.build_runner(toy_config(1, 1)).hooks:
-            if isinstance(hook, LoggerHook):
-                hook.after_test_epoch(None, {})
-    assert writes == [True]
+        (hook,) = (hook for hook in runner.build_runner(toy_config(1, 1)).hooks if isinstance(hook, LoggerHook))
+        hook.after_test_epoch(None, {})
+        assert write.called == is_main
 
 
-@pytest.mark.parametrize(
-    ('optimizer', 'device', 'fused'),
-    [
+def test_adamw_is_fused_on_a_gpu_where_the_config_says_nothing() -> None:
+    for optimizer, device, fused in (
         (dict(type='AdamW'), 'cuda', True),
         (dict(type=torch.optim.AdamW), 'cuda', True),
         (dict(type='AdamW'), 'cpu', None),
         (dict(type='AdamW', fused=False), 'cuda', False),
         (dict(type='AdamW', foreach=True), 'cuda', None),
         (dict(type='SGD', lr=0.1), 'cuda', None),
-    ],
-    ids=str,
-)
-def test_adamw_is_fused_on_a_gpu_where_the_config_says_nothing(optimizer: dict, device: str, fused: bool) -> None:
-    with FakeTensorMode():  # of a GPU that need not be there
-        model = nn.Linear(2, 2, device=device)
-    config = ConfigDict(optimizer=optimizer)
-    run = SimpleNamespace(model=model, optim_wrapper=config)
-    runner.use_fused_optimizer(run)
-    assert config == dict(optimizer=optimizer)  # as it is written to the work dir
-    built = build_optim_wrapper(nn.Linear(2, 2), run.optim_wrapper)
-    assert built.optimizer.param_groups[0]['fused'] == fused
+    ):
+        with FakeTensorMode():  # of a GPU that need not be there
+            model = nn.Linear(2, 2, device=device)
+        config = ConfigDict(optimizer=optimizer)
+        run = SimpleNamespace(model=model, optim_wrapper=config)
+        runner.use_fused_optimizer(run)
+        assert config == dict(optimizer=optimizer)  # as it is written to the work dir
+        built = build_optim_wrapper(nn.Linear(2, 2), run.optim_wrapper)
+        assert built.optimizer.param_groups[0]['fused'] == fused, optimizer
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,15 @@ def config(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         sys.modules['mlflow'].end_run()
 
 
-def log(config: Config, tracker: str, *lines: tuple[dict, int]) -> Visualizer:
+def log(config: Config, tracker: str) -> Visualizer:
     """Do with the visualizer of a config what a run does, in the same order."""
     config = Config(config.to_dict(), filename=config.filename)
     set_trackers(config, [tracker])
     visualizer = Visualizer(vis_backends=config.visualizer.vis_backends[1:], save_dir='work/log')
     visualizer.add_config(config)
-    for values, step in lines:
-        visualizer.add_scalars(values, step)
+    visualizer.add_scalars(dict(loss=2.0, iter=10), 10)
+    visualizer.add_scalars(dict(loss=1.0, iter=20), 20)
+    visualizer.add_scalars(dict(mIoU=30.0), 1)  # of a validation by epochs: mmengine's step is the epoch
     return visualizer
 
 
@@ -47,7 +48,7 @@ def test_mlflow_has_curves_and_config(config: Config, tmp_path: Path) -> None:
     import mlflow
 
     mlflow.set_tracking_uri(f'file://{tmp_path}/store')  # in place of MLFLOW_TRACKING_URI, which it reads once
-    log(config, 'mlflow', (dict(loss=2.0, iter=10), 10), (dict(loss=1.0, iter=20), 20), (dict(mIoU=30.0), 20)).close()
+    log(config, 'mlflow').close()
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name('transnext')
     (run,) = client.search_runs([experiment.experiment_id])
@@ -66,9 +67,7 @@ def test_wandb_has_curves_over_the_iterations(config: Config, monkeypatch: pytes
     axes = []
     monkeypatch.setattr(wandb.Run, 'define_metric', lambda run, name, step_metric: axes.append((name, step_metric)))
     Path('own_code.py').touch()
-    # An epoch's validation: mmengine's step is the epoch.
-    lines = (dict(loss=2.0, iter=10), 10), (dict(loss=1.0, iter=20), 20), (dict(mIoU=30.0), 1)
-    visualizer = log(config, 'wandb', *lines)
+    visualizer = log(config, 'wandb')
     assert axes == [('*', 'iter')]
     assert (wandb.run.project, wandb.run.name) == ('transnext', 'upernet_tiny_ade20k')
     assert wandb.run.config['train_cfg'] == dict(max_iters=160000)
@@ -78,15 +77,9 @@ def test_wandb_has_curves_over_the_iterations(config: Config, monkeypatch: pytes
     assert not list(Path('work').rglob('own_code.py'))
 
 
-def test_a_package_that_is_missing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('bioattn_mm.training.trackers.find_spec', lambda name: None)
-    with pytest.raises(InputError, match=r"--log wandb needs a package .*: pip install 'bioattn_mm\[log\]'"):
-        set_trackers(config, ['wandb'])
-
-
-def test_names_of_a_config_elsewhere(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_a_config_elsewhere_and_a_missing_package(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a backend that the config has already."""
-    monkeypatch.setattr('bioattn_mm.training.trackers.find_spec', lambda name: True)
+    monkeypatch.setattr('bioattn_mm.training.trackers.find_spec', lambda name: name != 'mlflow')
     Path('crops').mkdir()
     config.dump('crops/wheat.py')
     config = Config.fromfile('crops/wheat.py')
@@ -96,3 +89,5 @@ def test_names_of_a_config_elsewhere(config: Config, monkeypatch: pytest.MonkeyP
         dict(type='bioattn_mm.IterationWandbVisBackend', init_kwargs=dict(project='crops', name='wheat test'))
     ]
     assert config.custom_hooks == [dict(type='bioattn_mm.LogTestMetricsHook')]
+    with pytest.raises(InputError, match=r"--log mlflow needs a package .*: pip install 'bioattn_mm\[log\]'"):
+        set_trackers(config, ['mlflow'])

@@ -27,20 +27,9 @@ STRATEGY = Path(__file__).parents[2] / 'configs/_base_/strategies/fsdp.py'
 IMAGES = 4  # of a step
 
 
-class ToyBackbone(nn.Module):
-    """Two blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)) for _ in range(2))
-
+class ToyBackbone(nn.Sequential):
     def block_modules(self) -> list[nn.Module]:
-        return list(self.blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = x + block(x)
-        return x
+        return list(self)
 
 
 @MODELS.register_module()
@@ -49,7 +38,7 @@ class ToyModel(BaseModel):
 
     def __init__(self, has_norm: bool = True) -> None:
         super().__init__()
-        self.backbone = ToyBackbone()
+        self.backbone = ToyBackbone(*(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)) for _ in range(2)))
         self.norm = nn.BatchNorm1d(6) if has_norm else nn.Identity()
         self.frozen = nn.Parameter(torch.ones(6), requires_grad=False)
         self.head = nn.Linear(6, 3)
@@ -156,27 +145,25 @@ class SignalHook(Hook):
 
     priority = 'HIGHEST'
 
-    def __init__(self, name: str, after: int, rank: int = 0) -> None:
-        self.signal, self.after, self.rank = signal.Signals[name], after, rank
+    def __init__(self, name: str, after: int) -> None:
+        self.signal, self.after = signal.Signals[name], after
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        if runner.iter + 1 != self.after or runner.rank != self.rank:
+        if runner.iter + 1 != self.after or runner.rank != 0:
             return
         if self.signal == signal.SIGXFSZ:
-            limit_file_size(next(Path().glob('iter_*.pth')).stat().st_size // 2, signal.SIG_DFL)
+            size = next(Path().glob('iter_*.pth')).stat().st_size // 2
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         else:
             os.kill(os.getpid(), self.signal)
 
 
-def limit_file_size(num_bytes: int, handler: signal.Handlers) -> None:
-    """Let no file of this process grow beyond a size: SIG_IGN is a full disk, with SIG_DFL SIGXFSZ kills."""
-    signal.signal(signal.SIGXFSZ, handler)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
-
-
-def largest_difference(first: Path, second: Path, key: str = 'state_dict') -> float:
-    """Between the weights of two checkpoints."""
-    a, b = (read_checkpoint(str(path))[key] for path in (first, second))
-    assert a.keys() == b.keys()
-    return max((a[name].double() - b[name].double()).abs().max().item() for name in a)
+def assert_same(first: Path, second: Path, tolerance: float = 0) -> None:
+    """All tensors of two checkpoints with which a run goes on."""
+    a, b = (read_checkpoint(str(path)) for path in (first, second))
+    for key in ('state_dict', 'ema_state_dict'):
+        torch.testing.assert_close(a.get(key), b.get(key), rtol=tolerance, atol=tolerance)
+    a, b = (each['optimizer']['state'] for each in (a, b))
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)

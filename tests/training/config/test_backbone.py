@@ -7,7 +7,6 @@ import pytest
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 
-from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.backbone import RECIPES
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.model_check import model_of
@@ -97,32 +96,12 @@ def test_images_and_decay_as_the_weights_want_them() -> None:
         assert data_preprocessor_of(config)['mean'] == [127.5] * 3
 
 
-@pytest.mark.parametrize(
-    ('backbone', 'message'),
-    [
-        ('vit_small_patch14_dinov2', '--backbone takes timm/NAME, with a name of timm.list_models'),
-        ('timm/vit_smal', "has no model 'vit_smal'"),
-        ('timm/levit_128s', r'has maps of strides 16, 32, and the model wants 4, 8, 16, 32: choose another'),
-    ],
-)
-def test_what_is_wrong(backbone: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_config('mask_rcnn', backbone=backbone)
-
-
 def test_trained_on_own_data(tool: InProcess, tmp_path: Path) -> None:
-    """The command of docs/any_model.md, without a config, to a checkpoint whose config in the work dir predicts."""
+    """The command of docs/any_model.md, without a config, for a shorter time."""
     (command,) = (block.text for block in read_blocks('docs/any_model.md') if block.language == 'bash')
-    *call, epochs = command.split()[2:]
-    assert epochs == '30'
+    *call, _ = command.split()[2:]
     write_coco_folder(tmp_path / 'parts', range(6))
-    small = {**BACKBONES['vit_small_patch14_dinov2'], **OPTIONS['mask_rcnn']}
+    small = {**BACKBONES['vit_small_patch14_dinov2'], **OPTIONS['mask_rcnn'], 'train_dataloader.batch_size': 2}
     options = [f'{key}={value}' for key, value in small.items()]
-    tool(tmp_path, 'train.py', *call, 1, '--cfg-options', *SMALL, *options, 'train_dataloader.batch_size=2')
-    work_dir = tmp_path / 'work_dirs/timm/mask_rcnn_vit_small_patch14_dinov2_parts'
-    (config,) = work_dir.glob('*.py')
-    image = next((tmp_path / 'parts').rglob('*.jpg'))
-    output = tool(
-        tmp_path, 'predict.py', str(config), str(work_dir / 'epoch_1.pth'), str(image), '--out', 'predictions'
-    )
-    assert list((tmp_path / 'predictions').iterdir()), output
+    tool(tmp_path, 'train.py', *call, 1, '--cfg-options', *SMALL, *options)
+    assert (tmp_path / 'work_dirs/timm/mask_rcnn_vit_small_patch14_dinov2_parts/epoch_1.pth').is_file()

@@ -1,4 +1,4 @@
-"""How a training computes: its losses beside those of float32 without compilation, and what is refused."""
+"""How a training computes: its losses beside those of float32 without compilation."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.computation import set_computation
 
 from ...conftest import ROOT
@@ -80,18 +79,3 @@ def test_images_of_detectors_have_many_sizes(scope: str, dynamic: bool | None) -
     config = Config(dict(default_scope=scope, optim_wrapper={}))
     set_computation(config, compile='inductor')
     assert config.custom_hooks == [dict(type='bioattn_mm.CompileHook', backend='inductor', dynamic=dynamic)]
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(compile='gcc'), "torch.compile has no backend 'gcc': expected one of .*inductor"),
-        pytest.param(
-            dict(cuda_graphs=16), '--cuda-graphs needs a GPU, and PyTorch finds none', marks=needs('no GPU')
-        ),
-        (dict(cuda_graphs=16, strategy='fsdp.py'), '--cuda-graphs goes with data parallel alone'),
-    ],
-)
-def test_what_is_refused(options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=f'^{message}'):
-        set_computation(Config(dict(optim_wrapper={})), **options)

@@ -14,7 +14,7 @@ from PIL import Image
 from bioattn_mm.data.checks import BadDataError
 from bioattn_mm.data.formats.arguments import DataArguments
 from bioattn_mm.data.formats.coco import read_coco_file
-from bioattn_mm.errors import InputError, printable
+from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.data_check import check_annotations
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import build_dataset
@@ -48,34 +48,32 @@ def notes_of(folder: Path, config: str = DETECTOR, **options: object) -> list[st
 
 
 WRONG_TYPES = {
-    'annotation that is no object': (lambda d: d['annotations'].insert(3, 7), r'annotations\[3\]: 7: Expected'),
-    'image that is no object': (lambda d: d['images'].append('a.jpg'), r'images\[8\]: "a.jpg"'),
-    'category without name': (lambda d: d['categories'][1].pop('name'), 'category 7: no name'),
-    'number as file': (lambda d: d['images'][2].update(file_name=3), 'image 12: file_name 3: expected `str`'),
-    'box of three numbers': (lambda d: d['annotations'][4].update(bbox=[1, 2, 3]), r'annotation 5: bbox \[1, 2, 3\]'),
-    'box with NaN': (lambda d: d['annotations'][4].update(bbox=[1, 2, 3, np.nan]), r'annotation 5: bbox \[.*NaN'),
-    'size as string': (lambda d: d['images'][2].update(width='120'), 'image 12: width "120": expected `int`, got'),
-    'negative size': (lambda d: d['images'][2].update(width=-120), 'image 12: width -120: expected `int` >= 1'),
-    'crowd as string': (lambda d: d['annotations'][4].update(iscrowd='0'), 'annotation 5: iscrowd "0"'),
-}  # fmt: skip
+    'image 11: file_name 3: expected `str`': lambda d: d['images'][1].update(file_name=3),
+    'image 12: width "120": expected `int`, got': lambda d: d['images'][2].update(width='120'),
+    'image 13: width -120: expected `int` >= 1': lambda d: d['images'][3].update(width=-120),
+    r'images\[8\]: "a.jpg"': lambda d: d['images'].append('a.jpg'),
+    r'annotation 5: bbox \[1, 2, 3\]': lambda d: d['annotations'][4].update(bbox=[1, 2, 3]),
+    r'annotation 6: bbox \[.*NaN': lambda d: d['annotations'][5].update(bbox=[1, 2, 3, np.nan]),
+    'annotation 7: iscrowd "0"': lambda d: d['annotations'][6].update(iscrowd='0'),
+    r'annotations\[16\]: 7: Expected': lambda d: d['annotations'].append(7),
+    'category 7: no name': lambda d: d['categories'][1].pop('name'),
+}
 
 
-@pytest.mark.parametrize(('change', 'message'), WRONG_TYPES.values(), ids=WRONG_TYPES)
-def test_a_wrong_type_is_named(change: Callable, message: str, coco: Path, tmp_path: Path) -> None:
-    document, message = changed(coco, change), rf'^{coco}/annotations.json: {message}'
-    with pytest.raises(InputError, match=message):
-        notes_of(coco)
-    # The same in the data of a config.
-    config = tmp_path / 'config.py'
+def test_wrong_types_are_named(coco: Path, tmp_path: Path) -> None:
+    path, config = coco / 'annotations.json', tmp_path / 'config.py'
+    document = changed(coco, lambda document: [change(document) for change in WRONG_TYPES.values()])
     dataset = f"dict(data_root='{coco}', ann_file='annotations.json', data_prefix=dict(img='images'))"
     config.write_text(f"_base_ = '{DETECTOR}'\ntrain_dataloader = dict(dataset={dataset})\n")
-    with pytest.raises(InputError, match=message):
-        check_annotations(load_config(config), LOADERS[:1])
+    for check in (lambda: notes_of(coco), lambda: check_annotations(load_config(config), LOADERS[:1])):
+        with pytest.raises(InputError, match=rf'^{path}: image 11: .* \(and 8 more\)'):
+            check()
     # Those that can be used are read.
-    content = read_coco_file(coco / 'annotations.json')
-    assert len(content.faults) == 1
+    content = read_coco_file(path)
+    for fault, message in zip(content.faults, WRONG_TYPES, strict=True):
+        assert re.match(f'{path}: {message}', str(fault))
     read = len(content.images) + len(content.annotations) + len(content.categories)
-    assert read == sum(map(len, document.values())) - 1
+    assert read == sum(map(len, document.values())) - len(WRONG_TYPES)
 
 
 def test_all_that_is_left_out_is_counted(coco: Path) -> None:
@@ -187,36 +185,27 @@ def test_a_value_that_is_no_class_is_named_when_it_is_loaded(dtype: type, value:
         dataset[1]
 
 
-@pytest.mark.parametrize('name', ['line\nbreak.jpg', 'not_utf8_\udce9.jpg'], ids=printable)
-def test_odd_file_names(name: str, coco: Path, tmp_path: Path) -> None:
-    def change(document: dict) -> None:
-        os.rename(coco / 'images' / document['images'][0]['file_name'], coco / 'images' / name)
-        document['images'][0]['file_name'] = name
-
-    changed(coco, change)
+def test_odd_file_names(coco: Path, tmp_path: Path) -> None:
+    names = ['line\nbreak.jpg', 'not_utf8_\udce9.jpg']
+    for index, name in enumerate(names):
+        os.rename(coco / f'images/part_{index:03d}.jpg', coco / 'images' / name)
+        changed(coco, lambda document, index=index, name=name: document['images'][index].update(file_name=name))
     config = load_config(DETECTOR, data=DataArguments(str(coco)))
     assert not check_annotations(config, LOADERS)
     files = [each.file_name for key in LOADERS for each in read_coco_file(config[key].dataset.ann_file).images]
-    assert name in files
-    os.remove(coco / 'images' / name)
-    with pytest.raises(BadDataError) as error:
-        for key in LOADERS:
-            dataset = build_dataset(config[key].dataset)
-            [dataset[index] for index in range(len(dataset))]
-    assert str(error.value) == printable(f'image not found: {coco}/images/{name}')
+    assert set(names) < set(files)
 
     scenes = write_mask_folder(tmp_path / 'scenes', SEEDS)
-    os.rename(scenes / 'masks/part_000.png', scenes / 'masks' / name.replace('.jpg', '.png'))
-    os.rename(scenes / 'images/part_000.jpg', scenes / 'images' / name)
     data = DataArguments(train_data=str(scenes), val_data=str(scenes))
-    if '\n' in name:
-        with pytest.raises(InputError, match=r'the name of .*/line\\nbreak.jpg has a line break: rename the file'):
-            load_config(SEGMENTOR, data=data)
-        return
+    for folder, suffix in (('masks', '.png'), ('images', '.jpg')):
+        os.rename(scenes / f'{folder}/part_000{suffix}', scenes / folder / f'not_utf8_\udce9{suffix}')
     config = load_config(SEGMENTOR, data=data)
     init_default_scope('mmseg')
     dataset = build_dataset(config.val_dataloader.dataset)
-    assert name in [Path(dataset[index]['data_samples'].img_path).name for index in range(len(dataset))]
+    assert names[1] in [Path(dataset[index]['data_samples'].img_path).name for index in range(len(dataset))]
+    os.rename(scenes / 'images' / names[1], scenes / 'images' / names[0])
+    with pytest.raises(InputError, match=r'the name of .*/line\\nbreak.jpg has a line break: rename the file'):
+        load_config(SEGMENTOR, data=data)
 
 
 def test_an_error_of_a_worker_is_one_line() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -46,15 +47,12 @@ def test_processes_that_cannot_join(
 
 @pytest.mark.parametrize(('env_cfg', 'seconds'), [(dict(dist_cfg=dict(timeout=20)), 20), ({}, 600)])
 def test_without_gpus_processes_join_over_gloo(env_cfg: dict, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = []
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    monkeypatch.setattr(
-        torch.distributed, 'init_process_group', lambda *args, **kwargs: joined.extend([args, kwargs])
-    )
+    monkeypatch.setattr(torch.distributed, 'init_process_group', join := Mock())
     monkeypatch.setenv('RANK', '0')
     config = Config(dict(env_cfg=env_cfg, find_unused_parameters=True, model_wrapper_cfg=dict(bucket_cap_mb=1)))
     prepare_process(config, 'pytorch')
-    assert joined == [('gloo',), dict(timeout=timedelta(seconds=seconds))]
+    join.assert_called_once_with('gloo', timeout=timedelta(seconds=seconds))
     wrapper = dict(type='bioattn_mm.CPUDistributedDataParallel', broadcast_buffers=False, find_unused_parameters=True)
     assert config.model_wrapper_cfg == dict(wrapper, bucket_cap_mb=1, device_ids=None)
 
