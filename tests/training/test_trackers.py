@@ -79,7 +79,7 @@ def test_wandb_has_curves_over_the_iterations(config: Config, monkeypatch: pytes
 
 def test_names_of_a_config_elsewhere_and_a_missing_package(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a backend that the config has already."""
-    monkeypatch.setattr('bioattn_mm.training.trackers.find_spec', lambda name: name != 'mlflow')
+    monkeypatch.setattr('bioattn_mm.training.trackers.find_spec', lambda name: None if name == 'mlflow' else name)
     Path('crops').mkdir()
     config.dump('crops/wheat.py')
     config = Config.fromfile('crops/wheat.py')

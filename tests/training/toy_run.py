@@ -71,22 +71,20 @@ def toy_config(iterations: int, world_size: int, interval: int = 2, **checkpoint
         clip_grad=dict(max_norm=0.5),
     )
     saving = dict(type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=interval, **checkpoint)
-    average = dict(type='bioattn_mm.ShardableEMAHook', momentum=0.3)
-    return Config(
-        dict(
-            model=dict(type='ToyModel'),
-            train_dataloader=loader,
-            train_cfg=dict(type='IterBasedTrainLoop', max_iters=iterations),
-            optim_wrapper=optim_wrapper,
-            param_scheduler=[dict(type='LinearLR', start_factor=0.1, end=6, by_epoch=False)],
-            custom_hooks=[dict(type='bioattn_mm.SeedingHook'), average],
-            default_hooks=dict(logger=dict(type='LoggerHook', interval=1), checkpoint=saving),
-            randomness=dict(seed=0),
-            sync_bn='torch',
-            work_dir='.',
-            log_level='WARNING',
-        )
+    settings = dict(
+        model=dict(type='ToyModel'),
+        train_dataloader=loader,
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=iterations),
+        optim_wrapper=optim_wrapper,
+        param_scheduler=[dict(type='LinearLR', start_factor=0.1, end=6, by_epoch=False)],
+        custom_hooks=[dict(type='bioattn_mm.SeedingHook'), dict(type='bioattn_mm.ShardableEMAHook', momentum=0.3)],
+        default_hooks=dict(logger=dict(type='LoggerHook', interval=1), checkpoint=saving),
+        randomness=dict(seed=0),
+        sync_bn='torch',
+        work_dir='.',
+        log_level='WARNING',
     )
+    return Config(settings)
 
 
 def toy_train(config: Config, sharded: bool = True) -> None:

@@ -51,7 +51,7 @@ def fields(folder: Path, convert: Callable[[np.ndarray], np.ndarray] = deep) -> 
     return convert_to(write_mask_folder(folder, SEEDS), convert)
 
 
-def config_of(folder: Path, base: str = SEGMENTOR, **arguments: object) -> Config:
+def config_of(folder: Path, base: str | Config = SEGMENTOR, **arguments: object) -> Config:
     return load_config(base, data=DataArguments(str(folder), **arguments))
 
 
@@ -173,18 +173,13 @@ def test_arrays_that_differ_or_cannot_be_measured(tmp_path: Path) -> None:
 
 
 def test_steps_that_opencv_pads_in(tmp_path: Path) -> None:
-    base = tmp_path / 'padded.py'
-    base.write_text(
-        f"_base_ = '{SEGMENTOR}'\npad = dict(type='Pad', size=(64, 64), pad_val=dict(img=(1, 2, 3), seg=255))\n"
-        'steps = _base_.train_pipeline\n'
-        'train_dataloader = dict(dataset=dict(pipeline=[*steps[:2], pad, steps[-1]]))\n'
-    )
-    folder = fields(tmp_path / 'fields')
-    config = config_of(folder, str(base))
+    base = Config.fromfile(SEGMENTOR)
+    load, annotations, *_, pack = base.train_dataloader.dataset.pipeline
+    pad = dict(type='Pad', size=(160, 150), pad_val=dict(img=(1, 2, 3), seg=255))
+    base.train_dataloader.dataset.pipeline = [load, annotations, pad, pack]
+    config = config_of(fields(tmp_path / 'fields'), base)
     init_default_scope('mmseg')
-    config.train_dataloader.dataset.pipeline[2].size = (160, 150)
     inputs = DATASETS.build(config.train_dataloader.dataset)[0]['inputs']
     assert inputs.shape == (4, 150, 160) and not inputs[:, 120:].any()
-    folder = fields(tmp_path / 'floats', floats)
-    with pytest.raises(InputError, match='padded.py has a step Pad, and OpenCV pads images of at most 4 channels'):
-        config_of(folder, str(base))
+    with pytest.raises(InputError, match='small.py has a step Pad, and OpenCV pads images of at most 4 channels'):
+        config_of(fields(tmp_path / 'floats', floats), base)

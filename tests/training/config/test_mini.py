@@ -66,6 +66,13 @@ def read(name: str) -> Config:
     return Config.fromfile(ROOT / f'configs/{name}.py')
 
 
+def assert_has(config: Config, values: dict) -> None:
+    """Values by dotted key."""
+    found = config.to_dict()
+    config.merge_from_dict(values)
+    assert config.to_dict() == found
+
+
 @pytest.mark.parametrize('name', MINIATURES)
 def test_data_sizes_and_schedule_shrink_and_the_architecture_stays(name: str) -> None:
     config = read(name)
@@ -73,9 +80,7 @@ def test_data_sizes_and_schedule_shrink_and_the_architecture_stays(name: str) ->
     mini = make_mini(config)
     assert config.pretty_text == before and 'SyncBN' not in mini.pretty_text
     assert mini.filename == with_mini_test_data(config).filename == config.filename
-    found = mini.to_dict()
-    mini.merge_from_dict(MINIATURES[name])
-    assert mini.to_dict() == found
+    assert_has(mini, MINIATURES[name])
     folders = dict(ade20k='ADEChallengeData2016', coco='coco', in1k='imagenet')
     for loader in LOADERS:
         assert mini[loader].dataset.data_root == f'data/mini/{folders[name.split("_")[-1]]}'
@@ -89,30 +94,32 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
     steps = [dict(type='Mosaic', img_scale=(640, 640)), dict(type='RandomChoiceResize', scales=[(480, 1333)])]
     mosaic = dict(type='MultiImageMixDataset', dataset=dataset, pipeline=steps)
     config.train_dataloader.dataset = dict(type='RepeatDataset', dataset=dict(datasets=[mosaic, dataset]))
-    config.model.data_preprocessor.batch_augments = [dict(type='BatchSyncRandomResize', size=(640, 640))]
-    config.model.train_cfg = dict(rcnn=[dict(sampler=dict(num=512)), dict(sampler=dict(num=32))])
     unchanged = dict(scales=[256], stride=(128, 128), size=512, num=1000)
     config.model.decode_head.update(img_size=(768, 768), **unchanged)
-    config.model.roi_head = dict(bbox_head=[dict(test_cfg=dict(max_per_img=100))])
-    config.model.init_cfg = dict(type='Pretrained', checkpoint='segmentor.pth')
+    config.model.update(
+        train_cfg=dict(rcnn=[dict(sampler=dict(num=512)), dict(sampler=dict(num=32))]),
+        roi_head=dict(bbox_head=[dict(test_cfg=dict(max_per_img=100))]),
+        init_cfg=dict(type='Pretrained', checkpoint='segmentor.pth'),
+    )
+    config.model.data_preprocessor.batch_augments = [dict(type='BatchSyncRandomResize', size=(640, 640))]
     config.custom_hooks.append(dict(type='bioattn_mm.ShardableEMAHook', momentum=1e-4))
     other = 'data/ade/ADEChallengeData2016b/annotations.json'
     config.val_evaluator.update(ann_file='data/ade/ADEChallengeData2016/annotations.json', other_file=other)
     mini = make_mini(config)
     mosaic, dataset = mini.train_dataloader.dataset.dataset.datasets
     assert mosaic.pipeline[0].img_scale == (160, 160) and mosaic.pipeline[1].scales == [(120, 333)]
-    for pipeline in (mosaic.dataset.pipeline, dataset.pipeline):
-        assert next(step for step in pipeline if step.type == 'bioattn_mm.CountedRandomCrop').crop_size == (128, 128)
-        assert pipeline[-1].size == (7, 7)
-    assert [resize.scale for resize in mini.tta_pipeline[1].transforms[0]][:2] == [(256, 64), (384, 96)]
-    assert mini.model.data_preprocessor.batch_augments[0].size == (160, 160)
-    assert [head.sampler.num for head in mini.model.train_cfg.rcnn] == [64, 32]
-    assert mini.model.decode_head.img_size == (192, 192)
-    assert {key: mini.model.decode_head[key] for key in unchanged} == unchanged
-    assert mini.model.roi_head.bbox_head[0].test_cfg.max_per_img == 64
-    assert mini.model.init_cfg is None and [hook.get('momentum') for hook in mini.custom_hooks] == [None, 0.1]
-    assert mini.val_evaluator.ann_file == 'data/mini/ADEChallengeData2016/annotations.json'
-    assert mini.val_evaluator.other_file == other
+    assert mosaic.dataset == dataset and dataset.pipeline[-1].size == (7, 7)
+    expected = {
+        'train_dataloader.dataset.dataset.datasets.1.pipeline.3.crop_size': (128, 128),
+        'tta_pipeline.1.transforms.0.0.scale': (256, 64), 'tta_pipeline.1.transforms.0.1.scale': (384, 96),
+        'model.data_preprocessor.batch_augments.0.size': (160, 160),
+        'model.decode_head': dict(unchanged, img_size=(192, 192)), 'model.init_cfg': None,
+        'model.train_cfg.rcnn.0.sampler.num': 64, 'model.train_cfg.rcnn.1.sampler.num': 32,
+        'model.roi_head.bbox_head.0.test_cfg.max_per_img': 64,
+        'val_evaluator': dict(ann_file='data/mini/ADEChallengeData2016/annotations.json', other_file=other),
+    }  # fmt: skip
+    assert_has(mini, expected)
+    assert [hook.get('momentum') for hook in mini.custom_hooks] == [None, 0.1]
 
 
 def test_miniatures_that_cannot_be_used(tmp_path: Path) -> None:

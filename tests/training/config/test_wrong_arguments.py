@@ -21,7 +21,7 @@ REFUSED = [
     (lambda: load_config('mask_rcnn', backbone='vit_small_patch14_dinov2'), '--backbone takes timm/NAME'),
     (lambda: load_config('mask_rcnn', backbone='timm/vit_smal'), "has no model 'vit_smal'"),
     (lambda: load_config('mask_rcnn', backbone='timm/levit_128s'), 'of strides 16, 32, .* wants 4, 8, 16, 32'),
-    (lambda: load_config('gab/upernet_vit_small_ade20k', bias_mode='linear'), '--bias-mode is for .* TransNeXt'),
+    (lambda: load_config('gab/upernet_vit_small_ade20k', bias_mode='linear'), '--bias-mode is for .*TransNeXt'),
     (lambda: load_config(UPERNET, bias_mode='cubic'), "extrapolate, interpolate, linear, unscaled, got 'cubic'"),
     (lambda: set_classes(PLAIN, ()), 'no classes'),
     (lambda: set_classes(PLAIN, ('bolt', 'nut', 'bolt')), "the class 'bolt' stands twice"),
