@@ -1,5 +1,6 @@
 """--compile: backbone and neck through `torch.compile`, and without it where that fails."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -21,13 +22,8 @@ class Part(nn.Module):
         return self.linear(x).sin()
 
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone, self.neck, self.head = Part(), Part(), Part()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.neck(self.backbone(x)))
+def parts() -> nn.Sequential:
+    return nn.Sequential(OrderedDict(backbone=Part(), neck=Part(), head=Part()))
 
 
 @pytest.fixture
@@ -49,7 +45,7 @@ def test_what_is_compiled(warnings: list[str]) -> None:
         graphs.append(graph)
         return graph
 
-    model, x = Model(), torch.randn(3, 4)
+    model, x = parts(), torch.randn(3, 4)
     names, expected = list(model.state_dict()), model(x)
     assert compile_parts(model, backend, dynamic=True) == ['backbone', 'neck']
     for size in (3, 5, 7):
@@ -70,7 +66,7 @@ def test_what_fails_runs_without(in_backward: bool, warnings: list[str]) -> None
     from torch._dynamo.backends.common import aot_autograd
 
     torch.compiler.reset()
-    model, x = Model(), torch.randn(3, 4)
+    model, x = parts(), torch.randn(3, 4)
     model(x).sum().backward()
     expected = [parameter.grad for parameter in model.parameters()]
     backend = aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=failing) if in_backward else failing
