@@ -33,7 +33,7 @@ from bioattn_mm.ops.registration import RESULTS
 from bioattn_mm.systems.convit import ConViT
 from bioattn_mm.systems.gab import GABViT
 from bioattn_mm.systems.pervit import PerViT
-from bioattn_mm.systems.transnext import TransNeXt, blocks, half_precision
+from bioattn_mm.systems.transnext import TransNeXt, half_precision
 from bioattn_mm.systems.transnext import attention as layers
 from bioattn_mm.systems.vars import VARS
 
@@ -56,6 +56,13 @@ PASSES = ('forward, new size', 'forward, size seen before', 'forward + backward'
 # LayerNorm, one for the gradient of the input and one for those of the parameters.
 KERNELS = {
     'bioattn_mm::add_norm_backward': 2,
+    # Two joint tensors, two products, pooling, attention; backward attention, four products, pooling, a joint tensor,
+    # two sums over tokens, and two of two tensors.
+    'bioattn_mm::aggregate': 2 + 2 + 1 + 4,
+    'bioattn_mm::aggregate_backward': 15 + 4 + 2 + 1 + 2 + 2,
+    # Three products, two norms, the gate.
+    'bioattn_mm::after_attention': 3 + 2 + 1,
+    'bioattn_mm::after_attention_backward': 6 + 2 * 2 + 3,
     'bioattn_mm::cosine_attention': 4,
     'bioattn_mm::cosine_attention_backward': 15,
     'bioattn_mm::gated_convolution_backward': 3,
@@ -175,16 +182,15 @@ def as_a_gpu_trains() -> Iterator[None]:
     ours, others = (torch.library.Library(name, 'IMPL') for name in ('bioattn_mm', 'aten'))
     try:
         # The CPU has no kernels of them for a GPU's dtypes. What tensors hold is not looked at here.
-        for name in ('add_norm', 'add_norm_backward', 'gelu_pool_norm', 'gelu_pool_norm_backward'):
-            ours.impl(name, RESULTS[name], 'CPU', allow_override=True)
+        for name in ('aggregate', 'after_attention'):
+            for each in (name, f'{name}_backward'):
+                ours.impl(each, RESULTS[each], 'CPU', allow_override=True)
         others.impl('_scaled_dot_product_efficient_attention', attention, 'CPU')
         others.impl('_scaled_dot_product_efficient_attention_backward', attention_backward, 'CPU')
         with ExitStack() as patches:
             for module, name, value in (
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
                 (F, 'scaled_dot_product_attention', fused_attention),
-                (blocks, '_has_fused_norms', lambda x, dtype: True),
-                (blocks, '_has_fused_pooling', lambda x: True),
                 (layers, 'relative_bias_attention', partial(layers.relative_bias_attention, backend='reference')),
             ):
                 patches.enter_context(patch.object(module, name, value))

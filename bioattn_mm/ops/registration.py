@@ -52,9 +52,31 @@ def _pooled(x: Tensor, height: int, width: int) -> Tensor:
     return x.new_empty(x.shape[0], height, width, x.shape[3])
 
 
+def _aggregate(x: Tensor, *arguments: object) -> tuple[Tensor, ...]:
+    """The output, and for the backward pass joint weight and projections, pooled tokens, and what attention keeps."""
+    *_, scale, _, _, _, rows, columns, _, _, _, for_backward = arguments
+    batch, height, width, channels = x.shape
+    of_heads, grid = (scale.shape[0], channels // scale.shape[0]), (rows.shape[1], columns.shape[1])
+    output, *of_softmax = _attention(x, (batch * height * width * of_heads[0],), for_backward)
+    rounding = of_softmax[1]
+    of_softmax[1] = rounding.view(batch, height, width, *of_heads) if rounding.dim() > 1 else rounding
+    normed, pooled, *statistics = _norm(x.new_empty(batch, *grid, channels))
+    joint = x.new_empty(4 * channels, channels), x.new_empty(batch, height, width, 4, *of_heads)
+    return output, *joint, pooled, *statistics, normed, x.new_empty(batch, *grid, 2, *of_heads), *of_softmax
+
+
+def _after_attention(x: Tensor, *arguments: object) -> tuple[Tensor, ...]:
+    """The next norm, the block's tokens, and what the backward pass takes of the norm and ConvGLU in between."""
+    fc1_weight, conv_weight = arguments[5], arguments[7]
+    between = [x.new_empty(*x.shape[:3], weight.shape[0]) for weight in (fc1_weight, conv_weight)]
+    return *_like(x, x), *_norm(x), *between, *_norm(x)[2:]
+
+
 # The results of an operator.
 OPERATORS: dict[str, Shapes] = dict(
     add_norm=_norm,
+    after_attention=_after_attention,
+    aggregate=_aggregate,
     aggregated_attention=lambda query, *rest: _attention(query, query.shape[:4], rest[-1]),
     # Each device has an order of its own for the logsumexp: only how many there are is known. `Size.numel` would make
     # an integer of sizes that are left open.
@@ -70,6 +92,7 @@ OPERATORS: dict[str, Shapes] = dict(
     sliding_window_av=lambda weights, value: _like(value)[0],
     sliding_window_qk=lambda query, key, bias: query.new_empty(*query.shape[:4], bias.shape[1]),
 )
+
 # A gradient looks like the argument of the backward pass that has its name, or like what this makes of all of them.
 GRADIENTS: dict[str, dict[str, Callable[[dict], Tensor]]] = dict(
     add_norm={
@@ -77,6 +100,7 @@ GRADIENTS: dict[str, dict[str, Callable[[dict], Tensor]]] = dict(
         'branch_bias': lambda given: given['sum'].new_empty(given['sum'].shape[3]),
         'bias': lambda given: _like(given['weight'])[0],
     },
+    after_attention=dict(x=lambda given: _like(given['sum'])[0]),
     gated_convolution=dict(x_bias=lambda given: given['bias'].new_empty(given['x'].shape[3])),
     gelu_pool_norm=dict(bias=lambda given: _like(given['weight'])[0]),
     log_cpb_table=dict(bias=lambda given: given['weight'].new_empty(given['weight'].shape[:-1])),
@@ -137,6 +161,14 @@ def differentiable(name: str, *arguments: Tensor | float | None) -> Tensor | tup
         return operator(*arguments)
 
 
+def call(name: str, *arguments: Tensor | float | None) -> tuple[Tensor, ...]:
+    """Call an operator where nothing looks into what runs, and its arguments have the dtypes of its kernels."""
+    if torch.is_grad_enabled():
+        return apply(FUNCTIONS[name], *arguments)
+    with torch._C._ExcludeDispatchKeyGuard(BELOW_AUTOGRAD):
+        return getattr(torch.ops.bioattn_mm, name).default(*arguments)
+
+
 def apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor | tuple[Tensor, ...]:
     """`function.apply` where no transform of torch.func runs, without its search for what they may have left."""
     return super(torch.autograd.Function, function).apply(*arguments)
@@ -184,7 +216,7 @@ def register(name: str) -> None:
 
     def save(ctx, inputs: tuple, output: Tensor | tuple[Tensor, ...]) -> None:
         values = (*inputs, *output) if isinstance(output, tuple) else (*inputs, output)
-        ctx.save_for_backward(*[values[place] for place in tensors])
+        ctx.save_for_backward(*map(values.__getitem__, tensors))
         ctx.others = [(place, values[found]) for place, found in others]
         ctx.mark_non_differentiable(*values[len(inputs) + num_gradients :])
         ctx.set_materialize_grads(False)

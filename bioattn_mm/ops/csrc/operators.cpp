@@ -6,12 +6,46 @@
 #include "peripheral_attention.cpp"
 #include "relative_bias_attention.cpp"
 #include "schemas.cpp"
+#include "transnext_block.h"
 
 namespace bioattn_mm {
 namespace {
 
 // The version of the package that the library was compiled from. The Python files beside it compare it with theirs.
 std::string version() { return BIOATTN_VERSION; }
+
+// What TransNeXtBlock calls on the CPU.
+struct CpuBlock {
+  static constexpr auto add_norm = checked<cpu_kernel<&CpuKernels::add_norm_forward>, check_add_norm>;
+  static constexpr auto add_norm_backward =
+      checked<cpu_kernel<&CpuKernels::add_norm_backward>, check_add_norm_backward>;
+  static constexpr auto cosine_attention = checked<of_cosine_attention::forward, check_cosine_attention>;
+  static constexpr auto cosine_attention_backward =
+      checked<of_cosine_attention::backward, check_cosine_attention_backward>;
+  static constexpr auto gated_convolution =
+      checked<cpu_kernel<&CpuKernels::gated_convolution_forward>, check_gated_convolution>;
+  static constexpr auto gated_convolution_backward =
+      checked<cpu_kernel<&CpuKernels::gated_convolution_backward>, check_gated_convolution_backward>;
+  static constexpr auto gelu_pool = checked<cpu_kernel<&CpuKernels::gelu_pool_forward>, check_gelu_pool>;
+  static constexpr auto gelu_pool_backward =
+      checked<cpu_kernel<&CpuKernels::gelu_pool_backward>, check_gelu_pool_backward>;
+
+  static GeluPoolNormResults pool_and_norm(
+      const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width, double eps) {
+    return norm_of_pooled(gelu_pool(x, height, width), weight, bias, eps);
+  }
+
+  static GeluPoolNormGradients pool_and_norm_backward(
+      const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pooled,
+      const Tensor& mean, const Tensor& rstd) {
+    const std::array<int64_t, 1> sizes = {x.size(3)};
+    const std::array<bool, 3> all = {true, true, true};
+    const auto [of_pooled, of_weight, of_bias] = call_for<3>(
+        "aten::native_layer_norm_backward", "", grad, pooled, Span(sizes), mean, rstd, std::optional(weight),
+        std::optional(bias), torch::headeronly::HeaderOnlyArrayRef<bool>(all));
+    return {gelu_pool_backward(of_pooled, x), of_weight, of_bias};
+  }
+};
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
   library.impl("version", boxed<version>);
@@ -21,34 +55,35 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("add_norm", boxed<cpu_kernel<&CpuKernels::add_norm_forward>, check_add_norm>);
-  library.impl("add_norm_backward", boxed<cpu_kernel<&CpuKernels::add_norm_backward>, check_add_norm_backward>);
-  library.impl("aggregated_attention", boxed<of_aggregated_attention::forward, check_aggregated_attention>);
+  library.impl("add_norm", boxed<CpuBlock::add_norm>);
+  library.impl("add_norm_backward", boxed<CpuBlock::add_norm_backward>);
+  library.impl("aggregated_attention", boxed<checked<of_aggregated_attention::forward, check_aggregated_attention>>);
   library.impl(
-      "aggregated_attention_backward", boxed<of_aggregated_attention::backward, check_aggregated_attention_backward>);
-  library.impl("cosine_attention", boxed<of_cosine_attention::forward, check_cosine_attention>);
-  library.impl("cosine_attention_backward", boxed<of_cosine_attention::backward, check_cosine_attention_backward>);
+      "aggregated_attention_backward",
+      boxed<checked<of_aggregated_attention::backward, check_aggregated_attention_backward>>);
+  library.impl("cosine_attention", boxed<CpuBlock::cosine_attention>);
+  library.impl("cosine_attention_backward", boxed<CpuBlock::cosine_attention_backward>);
+  library.impl("gated_convolution", boxed<CpuBlock::gated_convolution>);
+  library.impl("gated_convolution_backward", boxed<CpuBlock::gated_convolution_backward>);
+  library.impl("gelu_pool", boxed<CpuBlock::gelu_pool>);
+  library.impl("gelu_pool_backward", boxed<CpuBlock::gelu_pool_backward>);
+  library.impl("log_cpb_table", boxed<checked<cpu_kernel<&CpuKernels::log_cpb_table_forward>, check_log_cpb_table>>);
   library.impl(
-      "gated_convolution", boxed<cpu_kernel<&CpuKernels::gated_convolution_forward>, check_gated_convolution>);
+      "log_cpb_table_backward",
+      boxed<checked<cpu_kernel<&CpuKernels::log_cpb_table_backward>, check_log_cpb_table_backward>>);
   library.impl(
-      "gated_convolution_backward",
-      boxed<cpu_kernel<&CpuKernels::gated_convolution_backward>, check_gated_convolution_backward>);
-  library.impl("gelu_pool", boxed<cpu_kernel<&CpuKernels::gelu_pool_forward>, check_gelu_pool>);
-  library.impl("gelu_pool_backward", boxed<cpu_kernel<&CpuKernels::gelu_pool_backward>, check_gelu_pool_backward>);
-  library.impl("log_cpb_table", boxed<cpu_kernel<&CpuKernels::log_cpb_table_forward>, check_log_cpb_table>);
-  library.impl(
-      "log_cpb_table_backward", boxed<cpu_kernel<&CpuKernels::log_cpb_table_backward>, check_log_cpb_table_backward>);
-  library.impl(
-      "peripheral_attention", boxed<of_peripheral_attention::forward, of_peripheral_attention::check_forward>);
+      "peripheral_attention",
+      boxed<checked<of_peripheral_attention::forward, of_peripheral_attention::check_forward>>);
   library.impl(
       "peripheral_attention_backward",
-      boxed<of_peripheral_attention::backward, of_peripheral_attention::check_backward>);
+      boxed<checked<of_peripheral_attention::backward, of_peripheral_attention::check_backward>>);
   library.impl(
       "relative_bias_attention",
-      boxed<of_relative_bias_attention::forward, of_relative_bias_attention::check_forward>);
+      boxed<checked<of_relative_bias_attention::forward, of_relative_bias_attention::check_forward>>);
   library.impl(
       "relative_bias_attention_backward",
-      boxed<of_relative_bias_attention::backward, of_relative_bias_attention::check_backward>);
+      boxed<checked<of_relative_bias_attention::backward, of_relative_bias_attention::check_backward>>);
+  TransNeXtBlock<CpuBlock>::add_to(library);
   SlidingWindow<cpu_kernel<&CpuKernels::window_products>, cpu_kernel<&CpuKernels::window_sums>>::add_to(library);
 }
 

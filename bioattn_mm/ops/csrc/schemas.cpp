@@ -11,10 +11,26 @@ namespace {
 const std::string kAttention =
     "Tensor query, Tensor key, Tensor value, Tensor pooled_key, Tensor pooled_value, Tensor window_bias, "
     "Tensor pooled_bias, Tensor pooled_bias_rows, Tensor token_weights";
-const std::string kCosine =
-    "Tensor query, Tensor key_value, Tensor pooled_key_value, Tensor scale, Tensor query_embedding, "
-    "Tensor window_bias, Tensor pooled_bias, Tensor pooled_bias_rows, Tensor pooled_bias_columns, Tensor tokens, "
-    "Tensor token_bias";
+const std::string kOfAttention =
+    "Tensor scale, Tensor query_embedding, Tensor window_bias, Tensor pooled_bias, Tensor pooled_bias_rows, "
+    "Tensor pooled_bias_columns, Tensor tokens, Tensor token_bias";
+const std::string kGradOfAttention =
+    "Tensor scale, Tensor query_embedding, Tensor window_bias, Tensor pooled_bias, Tensor tokens, Tensor token_bias";
+const std::string kCosine = "Tensor query, Tensor key_value, Tensor pooled_key_value, " + kOfAttention;
+const std::string kAggregate =
+    "Tensor x, Tensor q_weight, Tensor q_bias, Tensor kv_weight, Tensor kv_bias, Tensor pool_weight, "
+    "Tensor pool_bias, Tensor norm_weight, Tensor norm_bias, ";
+const std::string kAggregated =
+    "Tensor output, Tensor joint_weight, Tensor projected, Tensor pooled, Tensor mean, Tensor rstd, Tensor normed, "
+    "Tensor pooled_key_value, Tensor logsumexp, Tensor rounding";
+const std::string kBlock =
+    "Tensor attended, Tensor proj_weight, Tensor proj_bias, Tensor norm_weight, Tensor norm_bias, Tensor fc1_weight, "
+    "Tensor fc1_bias, Tensor conv_weight, Tensor conv_bias, Tensor fc2_weight, Tensor fc2_bias, Tensor next_weight, "
+    "Tensor next_bias";
+const std::string kFactors = ", Tensor? attention_factor, Tensor? mlp_factor, ";
+const std::string kOfBlock =
+    "Tensor next, Tensor output, Tensor sum, Tensor normed, Tensor mean, Tensor rstd, Tensor to_gate, Tensor gated, "
+    "Tensor next_mean, Tensor next_rstd";
 const std::string kPeripheral =
     "Tensor query, Tensor key, Tensor value, Tensor plane, Tensor scale, Tensor shift, Tensor conv_weight, "
     "Tensor conv_bias, Tensor norm_weight, Tensor norm_bias";
@@ -31,6 +47,14 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define(
       "add_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor sum, Tensor mean, Tensor rstd, Tensor? factor, "
       "Tensor weight) -> (Tensor x, Tensor branch, Tensor branch_bias, Tensor weight, Tensor bias)");
+  define("after_attention(Tensor x, " + kBlock + kFactors + "float eps) -> (" + kOfBlock + ")");
+  define(
+      "after_attention_backward(Tensor grad_next, Tensor? grad_output, " + kBlock + kFactors + kOfBlock +
+      ") -> (Tensor x, " + kBlock + ")");
+  define("aggregate(" + kAggregate + kOfAttention + ", float eps, bool for_backward) -> (" + kAggregated + ")");
+  define(
+      "aggregate_backward(Tensor grad_output, " + kAggregate + kOfAttention + ", " + kAggregated + ") -> (" +
+      kAggregate + kGradOfAttention + ")");
   define("aggregated_attention(" + kAttention + ", bool for_backward) -> (" + kRounded + ")");
   define(
       "aggregated_attention_backward(Tensor grad_output, " + kAttention + ", " + kRounded +
@@ -39,8 +63,7 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define("cosine_attention(" + kCosine + ", bool for_backward) -> (" + kRounded + ")");
   define(
       "cosine_attention_backward(Tensor grad_output, " + kCosine + ", " + kRounded +
-      ") -> (Tensor query, Tensor key_value, Tensor pooled_key_value, Tensor scale, Tensor query_embedding, "
-      "Tensor window_bias, Tensor pooled_bias, Tensor tokens, Tensor token_bias)");
+      ") -> (Tensor query, Tensor key_value, Tensor pooled_key_value, " + kGradOfAttention + ")");
   define("gated_convolution(Tensor x, Tensor? x_bias, Tensor weight, Tensor bias) -> Tensor output");
   define(
       "gated_convolution_backward(Tensor grad_output, Tensor x, Tensor? x_bias, Tensor weight, Tensor bias) -> "

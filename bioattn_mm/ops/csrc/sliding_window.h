@@ -85,10 +85,10 @@ struct SlidingWindow {
   }
 
   static void add_to(torch::stable::detail::StableLibrary& library) {
-    library.impl("sliding_window_qk", boxed<qk, check_qk>);
-    library.impl("sliding_window_qk_backward", boxed<qk_backward, check_qk_backward>);
-    library.impl("sliding_window_av", boxed<av, check_av>);
-    library.impl("sliding_window_av_backward", boxed<av_backward, check_av_backward>);
+    library.impl("sliding_window_qk", boxed<checked<qk, check_qk>>);
+    library.impl("sliding_window_qk_backward", boxed<checked<qk_backward, check_qk_backward>>);
+    library.impl("sliding_window_av", boxed<checked<av, check_av>>);
+    library.impl("sliding_window_av_backward", boxed<checked<av_backward, check_av_backward>>);
   }
 };
 

@@ -185,16 +185,27 @@ inline Tensor zeros_like(const Tensor& tensor) { return zeros(tensor.sizes(), te
 // An argument or a result on the stack of PyTorch's dispatcher.
 template <typename T>
 StableIValue on_stack(const T& value) {
-  using Stable = std::conditional_t<std::is_same_v<T, Tensor>, torch::stable::Tensor, T>;
+  using Stable = std::conditional_t<std::is_base_of_v<Tensor, T>, torch::stable::Tensor, T>;
   return torch::stable::detail::from(static_cast<const Stable&>(value));
 }
+inline StableIValue on_stack(const std::optional<Tensor>& value) {
+  return torch::stable::detail::from(value ? std::optional<torch::stable::Tensor>(*value) : std::nullopt);
+}
 
-// Calls an operator of PyTorch with one result, by its name and all arguments of its schema.
+// Calls an operator of PyTorch by its name and all arguments of its schema.
+template <size_t results, typename... Arguments>
+std::array<Tensor, results> call_for(const char* name, const char* overload, const Arguments&... arguments) {
+  std::array<StableIValue, std::max(results, sizeof...(Arguments))> stack{on_stack(arguments)...};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
+  std::array<Tensor, results> tensors;
+  for (size_t i = 0; i < results; ++i) tensors[i] = torch::stable::detail::to<torch::stable::Tensor>(stack[i]);
+  return tensors;
+}
+
+// The same of an operator with one result.
 template <typename... Arguments>
 Tensor call(const char* name, const char* overload, const Arguments&... arguments) {
-  std::array<StableIValue, sizeof...(Arguments)> stack{on_stack(arguments)...};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
-  return torch::stable::detail::to<torch::stable::Tensor>(stack[0]);
+  return call_for<1>(name, overload, arguments...)[0];
 }
 
 // Calls function(tensor) for each tensor of a struct, and returns the struct of the results.

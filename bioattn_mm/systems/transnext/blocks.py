@@ -1,4 +1,4 @@
-"""The blocks of a stage: one layer after the other, or their halves as functions that call operators alone.
+"""The blocks of a stage: one layer after the other, or two operators a block.
 
 Everything that looks into a model takes the layers: exporters and compilers, hooks, adapters and quantised layers,
 transforms of torch.func, ablations, processors without compiled operators. Which of both it is, is decided once for
@@ -7,6 +7,8 @@ a stage in each forward pass.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain, islice, repeat
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
@@ -21,16 +23,17 @@ from ...ops.arguments import autocast_dtype
 from ...ops.backends import choose_backend
 from ...ops.constants import cached_constant
 from ...ops.portable import is_portable, is_traced, is_transformed, size_of_cells
+from ...ops.registration import call
+from ...ops.transnext_block import after_attention
 from ..common.blocks import Block, run_block
 from .attention import AggregatedAttention, LengthScaledAttention, ScaledCosineQuery
 from .conv_glu import ConvGLU
-from .functions import AfterAttention, Aggregate, call
 from .half_precision import LayerNorm, copies_of
 from .position_bias import LogCPB, tables_of
 
-# Layers of a block: the path of each, its exact class (an adapter derives its own), and the parameters that functions
-# take of it, each with its dtype there: 'branch', that of the branches, 'norm', that of the norms, or 'full', float32
-# or, where branches are float64, float64. The functions take them in this order: slices of parameters count on it.
+# Layers of a block: the path of each, its exact class (an adapter derives its own), and the parameters that operators
+# take of it, each with its dtype there: 'branch', that of the branches, 'norm', that of the norms, 'pool norm', or
+# 'full', float32 or, where branches are float64, float64. They come in this order: slices of columns count on it.
 Layers = list[tuple[tuple[str, ...], type, dict[str, str]]]
 BRANCH, NORM, FULL = (dict(weight=kind, bias=kind) for kind in ('branch', 'norm', 'full'))
 EVERY: Layers = [
@@ -48,15 +51,16 @@ OF_AGGREGATION: Layers = [
     (('attn', 'q'), nn.Linear, BRANCH),
     (('attn', 'kv'), nn.Linear, BRANCH),
     (('attn', 'pool_proj'), nn.Conv2d, BRANCH),
-    (('attn', 'pool_norm'), LayerNorm, NORM),
+    (('attn', 'pool_norm'), LayerNorm, dict(weight='pool norm', bias='pool norm')),
     (('attn', 'scale'), ScaledCosineQuery, dict(query_embedding='full')),
     (('attn',), AggregatedAttention, dict(window_bias='full', learnable_tokens='full', learnable_bias='full')),
-    (('attn', 'scale'), ScaledCosineQuery, dict(temperature='full')),  # of which the function takes the softplus
+    (('attn', 'scale'), ScaledCosineQuery, dict(temperature='full')),  # of which the operator takes the softplus
 ]
 OF_LOG_CPB: Layers = [
     (('attn', 'position_bias', 'fc1'), nn.Linear, FULL),
     (('attn', 'position_bias', 'fc2'), nn.Linear, FULL),
 ]
+HOOKS = [attrgetter(f'_{name}_hooks') for name in ('forward', 'forward_pre', 'backward', 'backward_pre')]
 
 
 class Blocks(nn.ModuleList):
@@ -73,34 +77,26 @@ class Blocks(nn.ModuleList):
 
     def forward(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
         """Tokens, (B, H, W, C), to the `norm` of the last block's tokens."""
-        parameters = parameters_of(self, norm, x) if _may_be_functions(x) else None
-        if parameters is not None:
-            return self._functions(x, norm, *parameters)
+        columns = parameters_of(self, norm, x) if _may_be_operators(x) else None
+        if columns is not None:
+            return self._operators(x, norm, columns)
         for block in self:
             x = run_block(block, x, self.with_cp)
         return norm(x)
 
-    def _functions(self, x: Tensor, norm: nn.LayerNorm, values: list[Tensor], kinds: list[str]) -> Tensor:
-        blocks, dtype = [*self._modules.values()], autocast_dtype(x)
-        *values, weight, bias = _in_their_dtypes(values, kinds, x, dtype)
-        size = len(values) // len(blocks)
-        own = [values[start : start + size] for start in range(0, len(values), size)]
-        next_norms = [parameters[:2] for parameters in own[1:]] + [[weight, bias]]
-        options = norm.eps, _has_fused_norms(x, dtype)
-        of_attentions = _of_attentions(blocks, [parameters[12:] for parameters in own], x, options[1])
-        run = _block
+    def _operators(self, x: Tensor, norm: nn.LayerNorm, columns: list[list[Tensor]]) -> Tensor:
+        blocks, dtype, run = [*self._modules.values()], autocast_dtype(x), _block
+        next_norms = [column[1:] for column in columns[:2]]
+        after_attentions = zip(*columns[2:12], *next_norms, *zip(*_drop_path(blocks, x)), repeat(norm.eps))
         if self.with_cp and torch.is_grad_enabled():
             run = partial(checkpoint, _block, use_reentrant=False, preserve_rng_state=False)
         normed = blocks[0].norm1(x)
-        for block, of_attention, parameters, next_norm, factors in zip(
-            blocks, of_attentions, own, next_norms, _drop_path(blocks, x), strict=True
-        ):
-            after_attention = *parameters[2:12], *next_norm, *factors, *options
-            x, normed = run(x, normed.to(dtype), block.attn, of_attention, after_attention)
+        for block, *arguments in zip(blocks, _of_attentions(blocks, columns[12:], x), after_attentions):
+            x, normed = run(x, normed.to(dtype), block.attn, *arguments)
         return normed
 
 
-def _may_be_functions(x: Tensor) -> bool:
+def _may_be_operators(x: Tensor) -> bool:
     """Whether nothing looks into the model that runs now, and the device has compiled operators."""
     return (
         type(x) is Tensor
@@ -110,47 +106,41 @@ def _may_be_functions(x: Tensor) -> bool:
     )
 
 
-def parameters_of(stage: Blocks, norm: nn.LayerNorm, x: Tensor) -> tuple[list[Tensor], list[str]] | None:
-    """The parameters that functions take of each block, one after the other, and of the norm after them.
+def parameters_of(stage: Blocks, norm: nn.LayerNorm, x: Tensor) -> list[list[Tensor]] | None:
+    """What operators take of the layers: a column for each parameter, with that of each block.
+
+    The first two, those of `norm1`, end with the parameters of the norm after the blocks.
 
     Returns:
-        The parameters, and the name of the dtype of each, as in `EVERY`; None where layers have to be called.
+        The columns, in the dtypes that operators take; None where layers have to be called.
     """
-    blocks, layers, values, kinds = [*stage._modules.values()], [norm], [], []
+    blocks, layers, columns, kinds = [*stage._modules.values()], [norm], [], []
     attn = getattr(blocks[0], 'attn', None)
     aggregates = type(attn) is AggregatedAttention
     wanted = EVERY + (OF_AGGREGATION if aggregates else OF_ALL_PAIRS)
     wanted += OF_LOG_CPB if type(getattr(attn, 'position_bias', None)) is LogCPB else []
     try:
-        for block in blocks:  # without a call for each layer and parameter
-            for path, kind, names in wanted:
-                layer = block
-                for name in path:
-                    layer = layer._modules[name]
-                if type(layer) is not kind:
-                    return None
-                layers += [layer]
-                for name in names:
-                    values += [layer._parameters[name]]
-                    kinds += [names[name]]
+        for path, kind, names in wanted:
+            found = blocks
+            for name in path:
+                found = [layer._modules[name] for layer in found]
+            if {*map(type, found)} != {kind}:
+                return None
+            layers += found
+            columns += [[layer._parameters[name] for layer in found] for name in names]
+            kinds += names.values()
     except KeyError:  # a replica of DataParallel has no parameters, and an ablation may lack one
         return None
     # A hook expects the call of its layer, and so does who has put another `forward` in its place.
-    if type(norm) is not LayerNorm or [
-        layer
-        for layer in layers
-        if layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
-        or 'forward' in layer.__dict__
-    ]:
+    if any(any(map(hooks, layers)) for hooks in HOOKS) or [layer for layer in layers if 'forward' in layer.__dict__]:
         return None
-    if not (_are_alike(blocks, norm.eps, aggregates) and _fits_kernels(blocks[0], aggregates, x)):
+    is_known = type(norm) is LayerNorm and _are_alike(blocks, norm.eps, aggregates)
+    if not (is_known and _fits_kernels(blocks[0], aggregates, x)):
         return None
-    values += norm.weight, norm.bias
+    columns[0] += [norm.weight]
+    columns[1] += [norm.bias]
     # Parameters of other types are parts of tensors, as FSDP2 has them.
-    return (values, [*kinds, 'norm', 'norm']) if {*map(type, values)} <= {nn.Parameter, Tensor} else None
+    return _in_their_dtypes(columns, kinds, x) if {*map(type, chain(*columns))} <= {nn.Parameter, Tensor} else None
 
 
 def _are_alike(blocks: list[Block], eps: float, aggregates: bool) -> bool:
@@ -182,47 +172,39 @@ def _fits_kernels(block: Block, aggregates: bool, x: Tensor) -> bool:
     return fits and pools and channels // attn.num_heads in range(8, 65, 8) and attn.window_size <= 9
 
 
-def _in_their_dtypes(values: list[Tensor], kinds: list[str], x: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """Parameters as the functions take them, with one launch for all that are copied to a dtype."""
+def _in_their_dtypes(columns: list[list[Tensor]], kinds: list[str], x: Tensor) -> list[list[Tensor]]:
+    """Parameters as the operators take them, with one launch for all that are copied to a dtype."""
+    dtype = autocast_dtype(x)
     full = torch.promote_types(dtype, torch.float32)
-    # Norms take float32 weights for bfloat16 tokens on the CPU alone.
-    wanted = dict(branch=dtype, full=full, norm=full if x.device.type == 'cpu' else x.dtype)
-    targets = [wanted[kind] for kind in kinds]
-    for target in {dtype, full, x.dtype}:
-        found = [i for i, value in enumerate(values) if targets[i] is target and value.dtype != target]
-        for i, copy in zip(found, copies_of([values[i] for i in found], target)):
-            values[i] = copy
-    return values
+    wanted = {'branch': dtype, 'full': full, 'norm': x.dtype, 'pool norm': dtype}
+    if x.device.type == 'cpu':  # norms take float32 weights for bfloat16 tokens there alone
+        wanted.update({'norm': full, 'pool norm': full})
+    for target in {*wanted.values()}:
+        found = [column for column, kind in zip(columns, kinds) if wanted[kind] is target]
+        found = [column for column in found if {value.dtype for value in column} != {target}]
+        copies = iter(copies_of([*chain(*found)], target))
+        for column in found:
+            column[:] = islice(copies, len(column))
+    return columns
 
 
-def _of_attentions(
-    blocks: list[Block], own: list[list[Tensor]], x: Tensor, is_one_kernel: bool
-) -> Sequence[tuple[object, ...]]:
-    """The arguments after the tokens of each block's `Aggregate` or `LengthScaledAttention.attend`.
+def _of_attentions(blocks: list[Block], columns: list[list[Tensor]], x: Tensor) -> Sequence[tuple[object, ...]]:
+    """The arguments after the tokens of each block's `aggregate` or `LengthScaledAttention.attend`.
 
-    `own` are the parameters of each block from those of its attention on.
+    `columns` are the parameters from those of the attention on.
     """
     grid, attentions = tuple(x.shape[1:3]), [block.attn for block in blocks]
-    biases, columns = [attn.position_bias for attn in attentions], [*zip(*own)]
+    biases = [attn.position_bias for attn in attentions]
     if type(attentions[0]) is LengthScaledAttention:
         if not columns or {bias.bias_mode for bias in biases} != {'extrapolate'}:
             return [()] * len(biases)
         return [(table,) for table, *_ in tables_of(biases, grid, grid, columns)]
-    pooled_grid = attentions[0].pooled_grid(grid)
-    tables = tables_of(biases, grid, pooled_grid, columns[13:])
-    scales = F.softplus(torch.stack(columns[12])).flatten(1).unbind()
-    # Weights and biases of the three layers of tokens, q, kv and pool_proj, one after the other.
-    weights = torch.cat([weight for q, _, kv, _, pool, *_ in own for weight in (q, kv, pool.flatten(1))])
-    biases = torch.cat([bias for values in own for bias in values[1:6:2]])
-    projections = zip(weights.view(len(own), -1, weights.shape[1]).unbind(), biases.view(len(own), -1).unbind())
-    options = (
-        attentions[0].pool_norm.eps,
-        is_one_kernel and _has_fused_pooling(x) and None not in map(size_of_cells, grid, pooled_grid),
-    )
-    return [
-        (*projection, *values[6:8], scale, *values[8:10], *table, *values[10:12], *options)
-        for values, projection, scale, table in zip(own, projections, scales, tables)
-    ]
+    layers, (embeddings, window_biases, tokens, token_biases, temperatures) = columns[:8], columns[8:13]
+    scales = F.softplus(torch.stack(temperatures)).flatten(1).unbind()
+    tables = zip(*tables_of(biases, grid, attentions[0].pooled_grid(grid), columns[13:]))
+    of_scores = scales, embeddings, window_biases, *tables, tokens, token_biases
+    options = repeat(attentions[0].pool_norm.eps), repeat(torch.is_grad_enabled())
+    return [*zip(*layers, *of_scores, *options)]
 
 
 def _drop_path(blocks: list[Block], x: Tensor) -> Iterable[tuple[Tensor | None, Tensor | None]]:
@@ -247,15 +229,8 @@ def _block(
 ) -> tuple[Tensor, Tensor]:
     """A block's tokens, and these after the norm that follows; the last two are the arguments of its two halves."""
     aggregates = type(attn) is AggregatedAttention
-    attended = call(Aggregate, normed, *of_attention) if aggregates else attn.attend(normed, *of_attention)
-    return call(AfterAttention, x, attended, *others)
-
-
-def _has_fused_norms(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether residuals run in one kernel with the norm after them, for branches of a dtype."""
-    return x.dtype == dtype
-
-
-def _has_fused_pooling(x: Tensor) -> bool:
-    """Whether GELU and pooling run in one kernel with the norm after them."""
-    return x.device.type != 'cpu'
+    attended = call('aggregate', normed, *of_attention)[0] if aggregates else attn.attend(normed, *of_attention)
+    if x.dtype == attended.dtype:
+        normed, x, *_ = call('after_attention', x, attended, *others)
+        return x, normed
+    return after_attention(x, attended, *others)

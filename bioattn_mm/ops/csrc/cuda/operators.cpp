@@ -7,6 +7,7 @@
 #include "../layer_norm.h"
 #include "../log_cpb.h"
 #include "../sliding_window.h"
+#include "../transnext_block.h"
 #include "cuda/cuda_kernel.h"
 
 #include <cuda_runtime.h>
@@ -24,6 +25,37 @@ std::vector<int64_t> cuda_releases() {
   return {CUDART_VERSION, driver};
 }
 
+// What TransNeXtBlock calls on CUDA.
+struct CudaBlock {
+  static constexpr auto add_norm = checked<cuda_kernel<add_norm_forward_cuda>, check_add_norm>;
+  static constexpr auto add_norm_backward = checked<cuda_kernel<add_norm_backward_cuda>, check_add_norm_backward>;
+  static constexpr auto cosine_attention = checked<cosine_attention_forward_cuda, check_cosine_attention>;
+  static constexpr auto cosine_attention_backward =
+      checked<cosine_attention_backward_cuda, check_cosine_attention_backward>;
+  static constexpr auto gated_convolution =
+      checked<cuda_kernel<gated_convolution_forward_cuda>, check_gated_convolution>;
+  static constexpr auto gated_convolution_backward =
+      checked<cuda_kernel<gated_convolution_backward_cuda>, check_gated_convolution_backward>;
+  static constexpr auto gelu_pool_norm = checked<cuda_kernel<gelu_pool_norm_forward_cuda>, check_gelu_pool_norm>;
+  static constexpr auto gelu_pool_norm_backward =
+      checked<cuda_kernel<gelu_pool_norm_backward_cuda>, check_gelu_pool_norm_backward>;
+
+  // The kernel pools to a grid that divides that of x, and has a backward pass.
+  static GeluPoolNormResults pool_and_norm(
+      const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width, double eps) {
+    if (x.size(1) % height == 0 && x.size(2) % width == 0) return gelu_pool_norm(x, weight, bias, height, width, eps);
+    const Tensor activated = call("aten::gelu", "", x, std::string("none")).permute({0, 3, 1, 2});
+    const Tensor pooled = call("aten::_adaptive_avg_pool2d", "", activated, std::vector<int64_t>{height, width});
+    return norm_of_pooled(pooled.permute({0, 2, 3, 1}).contiguous(), weight, bias, eps);
+  }
+
+  static GeluPoolNormGradients pool_and_norm_backward(
+      const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor&, const Tensor& pooled,
+      const Tensor& mean, const Tensor& rstd) {
+    return gelu_pool_norm_backward(grad, x, pooled, mean, rstd, weight);
+  }
+};
+
 STABLE_TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
   library.def("cuda_architectures() -> str");
   library.def("cuda_releases() -> int[]");
@@ -35,24 +67,23 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
-  library.impl("add_norm", boxed<cuda_kernel<add_norm_forward_cuda>, check_add_norm>);
-  library.impl("add_norm_backward", boxed<cuda_kernel<add_norm_backward_cuda>, check_add_norm_backward>);
-  library.impl("aggregated_attention", boxed<aggregated_attention_forward_cuda, check_aggregated_attention>);
+  library.impl("add_norm", boxed<CudaBlock::add_norm>);
+  library.impl("add_norm_backward", boxed<CudaBlock::add_norm_backward>);
+  library.impl("aggregated_attention", boxed<checked<aggregated_attention_forward_cuda, check_aggregated_attention>>);
   library.impl(
       "aggregated_attention_backward",
-      boxed<aggregated_attention_backward_cuda, check_aggregated_attention_backward>);
-  library.impl("cosine_attention", boxed<cosine_attention_forward_cuda, check_cosine_attention>);
-  library.impl("cosine_attention_backward", boxed<cosine_attention_backward_cuda, check_cosine_attention_backward>);
-  library.impl("gated_convolution", boxed<cuda_kernel<gated_convolution_forward_cuda>, check_gated_convolution>);
+      boxed<checked<aggregated_attention_backward_cuda, check_aggregated_attention_backward>>);
+  library.impl("cosine_attention", boxed<CudaBlock::cosine_attention>);
+  library.impl("cosine_attention_backward", boxed<CudaBlock::cosine_attention_backward>);
+  library.impl("gated_convolution", boxed<CudaBlock::gated_convolution>);
+  library.impl("gated_convolution_backward", boxed<CudaBlock::gated_convolution_backward>);
+  library.impl("gelu_pool_norm", boxed<CudaBlock::gelu_pool_norm>);
+  library.impl("gelu_pool_norm_backward", boxed<CudaBlock::gelu_pool_norm_backward>);
+  library.impl("log_cpb_table", boxed<checked<cuda_kernel<log_cpb_table_forward_cuda>, check_log_cpb_table>>);
   library.impl(
-      "gated_convolution_backward",
-      boxed<cuda_kernel<gated_convolution_backward_cuda>, check_gated_convolution_backward>);
-  library.impl("gelu_pool_norm", boxed<cuda_kernel<gelu_pool_norm_forward_cuda>, check_gelu_pool_norm>);
-  library.impl(
-      "gelu_pool_norm_backward", boxed<cuda_kernel<gelu_pool_norm_backward_cuda>, check_gelu_pool_norm_backward>);
-  library.impl("log_cpb_table", boxed<cuda_kernel<log_cpb_table_forward_cuda>, check_log_cpb_table>);
-  library.impl(
-      "log_cpb_table_backward", boxed<cuda_kernel<log_cpb_table_backward_cuda>, check_log_cpb_table_backward>);
+      "log_cpb_table_backward",
+      boxed<checked<cuda_kernel<log_cpb_table_backward_cuda>, check_log_cpb_table_backward>>);
+  TransNeXtBlock<CudaBlock>::add_to(library);
   SlidingWindow<window_products_cuda, window_sums_cuda>::add_to(library);
 }
 

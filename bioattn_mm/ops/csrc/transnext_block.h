@@ -1,0 +1,206 @@
+// The two halves of a block of TransNeXt: bioattn_mm/ops/transnext_block.py says what they compute.
+#pragma once
+
+#include "boxed.h"
+#include "cosine_attention.h"
+#include "gated_convolution.h"
+#include "layer_norm.h"
+
+namespace bioattn_mm {
+
+template <size_t number>
+using Tensors = std::array<Tensor, number>;
+
+inline Tensor transposed(const Tensor& matrix) { return matrix.permute({1, 0}); }
+inline Tensor product(const Tensor& matrix, const Tensor& other) { return call("aten::mm", "", matrix, other); }
+inline Tensor joined(const std::vector<torch::stable::Tensor>& parts, int64_t axis) {
+  return call("aten::cat", "", parts, axis);
+}
+inline Tensor linear(const Tensor& rows, const Tensor& weight, const Tensor& bias) {
+  return call("aten::linear", "", rows, weight, std::optional<Tensor>(bias));
+}
+
+inline Tensor sum_of(const Tensor& first, const Tensor& second) { return torch::stable::subtract(first, second, -1); }
+
+// Tokens (B, H, W, ...) as the rows of a matrix.
+inline Tensor rows_of(const Tensor& tokens) {
+  int64_t channels = 1;
+  for (const int64_t size : tokens.sizes().slice(3)) channels *= size;
+  return tokens.reshape({tokens.size(0) * tokens.size(1) * tokens.size(2), channels});
+}
+
+// Rows as tokens (B, H, W, ...) of a grid; the axes after it are `last`.
+inline Tensor tokens_of(const Tensor& rows, const Tensor& grid, std::initializer_list<int64_t> last) {
+  std::vector<int64_t> sizes = grid.sizes().slice(0, 3).vec();
+  sizes.insert(sizes.end(), last);
+  return rows.view(sizes);
+}
+
+// LayerNorm of pooled tokens, these, and their means and reciprocal standard deviations.
+inline GeluPoolNormResults norm_of_pooled(
+    const Tensor& pooled, const Tensor& weight, const Tensor& bias, double eps) {
+  const std::vector<int64_t> sizes = {pooled.size(3)};
+  const auto [normed, mean, rstd] =
+      call_for<3>("aten::native_layer_norm", "", pooled, sizes, std::optional(weight), std::optional(bias), eps);
+  return {normed, pooled, tokens_of(mean, pooled, {}), tokens_of(rstd, pooled, {})};
+}
+
+// `Kernels` are those of a device.
+template <typename Kernels>
+struct TransNeXtBlock {
+  // The output, and what the backward pass takes; of_attention are arguments of cosine_attention from `scale` on.
+  static Tensors<10> aggregate(
+      const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention, double eps, bool for_backward) {
+    const auto& [q_weight, q_bias, kv_weight, kv_bias, pool_weight, pool_bias, norm_weight, norm_bias] = parameters;
+    const Tensor &scale = of_attention[0], &rows = of_attention[4], &columns = of_attention[5];
+    const ArgumentChecks arguments("aggregate", "x", x, 4, "(B, H, W, C)");
+    const int64_t channels = x.size(3), heads = std::max<int64_t>(scale.numel(), 1);
+    arguments.check("q_weight", q_weight, {heads * (channels / heads), channels});
+    arguments.check("kv_weight", kv_weight, {2 * channels, channels});
+    arguments.check("pool_weight", pool_weight, {channels, channels, 1, 1});
+    arguments.check("pooled_bias_rows", rows, {x.size(1), -1}, kLong);
+    arguments.check("pooled_bias_columns", columns, {x.size(2), -1}, kLong);
+    // One product for the three layers of tokens: the kernels read their parts where they are.
+    const Tensor weight = joined({q_weight, kv_weight, pool_weight.reshape({channels, channels})}, 0);
+    const Tensor projected = linear(rows_of(x), weight, joined({q_bias, kv_bias, pool_bias}, 0));
+    const auto [normed, pooled, mean, rstd] = Kernels::pool_and_norm(
+        tokens_of(projected, x, {4, channels}).select(3, 3), norm_weight, norm_bias, rows.size(1), columns.size(1),
+        eps);
+    const Tensor of_heads = tokens_of(projected, x, {4, heads, channels / heads});
+    const Tensor pooled_key_value =
+        tokens_of(linear(rows_of(normed), kv_weight, kv_bias), normed, {2, heads, channels / heads});
+    const auto [output, logsumexp, rounding] =
+        Kernels::cosine_attention(inputs_of(of_heads, pooled_key_value, of_attention), for_backward);
+    return {
+        tokens_of(output, x, {channels}),
+        weight,
+        of_heads,
+        pooled,
+        mean,
+        rstd,
+        normed,
+        pooled_key_value,
+        logsumexp,
+        rounding};
+  }
+
+  static Tensors<15> aggregate_backward(
+      const Tensor& grad_output, const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention,
+      const Tensors<10>& results) {
+    const auto& [q_weight, q_bias, kv_weight, kv_bias, pool_weight, pool_bias, norm_weight, norm_bias] = parameters;
+    const auto& [output, weight, projected, pooled, mean, rstd, normed, pooled_key_value, logsumexp, rounding] =
+        results;
+    const Tensor to_pool = tokens_of(projected, x, {4, x.size(3)}).select(3, 3);
+    const CosineInputs inputs = inputs_of(projected, pooled_key_value, of_attention);
+    const Span sizes = inputs.query.sizes();
+    const CosineGradients gradients = Kernels::cosine_attention_backward(
+        grad_output.reshape(sizes), inputs, output.reshape(sizes), logsumexp, rounding);
+    const auto& [of_query, of_key_value, of_pooled_key_value, of_scale, of_embedding, of_window, of_table, of_tokens, of_token_bias] =
+        gradients;
+    const Tensor of_pooled = rows_of(of_pooled_key_value);
+    const auto [of_to_pool, of_norm_weight, of_norm_bias] = Kernels::pool_and_norm_backward(
+        product(of_pooled, kv_weight).view(normed.sizes()), to_pool, norm_weight, norm_bias, pooled, mean, rstd);
+    const Tensor of_projected = joined({rows_of(of_query), rows_of(of_key_value), rows_of(of_to_pool)}, 1);
+    const Tensor of_weight = product(transposed(of_projected), rows_of(x)), of_bias = of_projected.sum({0});
+    const int64_t channels = x.size(3);
+    const auto part = [&](const Tensor& joint, int64_t first, int64_t number) {
+      return joint.narrow(0, first * channels, number * channels);
+    };
+    return {
+        product(of_projected, weight).view(x.sizes()),
+        part(of_weight, 0, 1),
+        part(of_bias, 0, 1),
+        sum_of(part(of_weight, 1, 2), product(transposed(of_pooled), rows_of(normed))),
+        sum_of(part(of_bias, 1, 2), of_pooled.sum({0})),
+        part(of_weight, 3, 1).view(pool_weight.sizes()),
+        part(of_bias, 3, 1),
+        of_norm_weight,
+        of_norm_bias,
+        of_scale,
+        of_embedding,
+        of_window,
+        of_table,
+        of_tokens,
+        of_token_bias};
+  }
+
+  // The next norm, the block's tokens, and what the backward pass takes.
+  static Tensors<10> after_attention(
+      const Tensor& x, const Tensor& attended, const Tensors<12>& parameters,
+      const std::optional<Tensor>& attention_factor, const std::optional<Tensor>& mlp_factor, double eps) {
+    const auto& [proj_weight, proj_bias, norm_weight, norm_bias, fc1_weight, fc1_bias, conv_weight, conv_bias, fc2_weight, fc2_bias, next_weight, next_bias] =
+        parameters;
+    const ArgumentChecks arguments("after_attention", "x", x, 4, "(B, H, W, C)");
+    arguments.check("attended", attended, x.sizes());
+    arguments.check("fc1_weight", fc1_weight, {-1, x.size(3)});
+    const auto [normed, sum, mean, rstd] =
+        project_add_norm(x, attended, proj_weight, proj_bias, norm_weight, norm_bias, attention_factor, eps);
+    const Tensor to_gate = tokens_of(product(rows_of(normed), transposed(fc1_weight)), x, {fc1_weight.size(0)});
+    const Tensor gated = Kernels::gated_convolution(to_gate, std::optional(fc1_bias), conv_weight, conv_bias);
+    const auto [next, output, next_mean, next_rstd] =
+        project_add_norm(sum, gated, fc2_weight, fc2_bias, next_weight, next_bias, mlp_factor, eps);
+    return {next, output, sum, normed, mean, rstd, to_gate, gated, next_mean, next_rstd};
+  }
+
+  static Tensors<14> after_attention_backward(
+      const Tensor& grad_next, const std::optional<Tensor>& grad_output, const Tensor& attended,
+      const Tensors<12>& parameters, const std::optional<Tensor>& attention_factor,
+      const std::optional<Tensor>& mlp_factor, const Tensors<10>& results) {
+    const auto& [proj_weight, proj_bias, norm_weight, norm_bias, fc1_weight, fc1_bias, conv_weight, conv_bias, fc2_weight, fc2_bias, next_weight, next_bias] =
+        parameters;
+    const auto& [next, output, sum, normed, mean, rstd, to_gate, gated, next_mean, next_rstd] = results;
+    const auto [of_sum, of_gated, of_fc2_weight, of_fc2_bias, of_next_weight, of_next_bias] =
+        project_add_norm_backward(
+            grad_next, grad_output, gated, fc2_weight, output, next_mean, next_rstd, mlp_factor, next_weight);
+    const auto [of_to_gate, of_fc1_bias, of_conv_weight, of_conv_bias] =
+        Kernels::gated_convolution_backward(of_gated, to_gate, std::optional(fc1_bias), conv_weight, conv_bias);
+    const Tensor of_rows = rows_of(of_to_gate);
+    const auto [of_x, of_attended, of_proj_weight, of_proj_bias, of_norm_weight, of_norm_bias] =
+        project_add_norm_backward(
+            product(of_rows, fc1_weight).view(normed.sizes()), of_sum, attended, proj_weight, sum, mean, rstd,
+            attention_factor, norm_weight);
+    const Tensor of_fc1_weight = product(transposed(of_rows), rows_of(normed));
+    return {of_x,        of_attended,    of_proj_weight, of_proj_bias,  of_norm_weight, of_norm_bias,   of_fc1_weight,
+            of_fc1_bias, of_conv_weight, of_conv_bias,   of_fc2_weight, of_fc2_bias,    of_next_weight, of_next_bias};
+  }
+
+  template <typename Library>
+  static void add_to(Library& library) {
+    library.impl("aggregate", boxed<aggregate>);
+    library.impl("aggregate_backward", boxed<aggregate_backward>);
+    library.impl("after_attention", boxed<after_attention>);
+    library.impl("after_attention_backward", boxed<after_attention_backward>);
+  }
+
+ private:
+  static CosineInputs inputs_of(
+      const Tensor& projected, const Tensor& pooled_key_value, const Tensors<8>& of_attention) {
+    const auto with_projections = [&](const auto&... others) {
+      return CosineInputs{projected.select(3, 0), projected.narrow(3, 1, 2), pooled_key_value, others...};
+    };
+    return std::apply(with_projections, of_attention);
+  }
+
+  // The norm of sum = x + factor * linear(branch), the sum, and its means and reciprocal standard deviations.
+  static AddNormResults project_add_norm(
+      const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias, const Tensor& norm_weight,
+      const Tensor& norm_bias, const std::optional<Tensor>& factor, double eps) {
+    const Tensor added = product(rows_of(branch), transposed(weight));
+    return Kernels::add_norm(
+        x, tokens_of(added, x, {weight.size(0)}), std::optional(bias), factor, norm_weight, norm_bias, eps);
+  }
+
+  // The gradients of x, branch, weight and bias, and those of the norm.
+  static Tensors<6> project_add_norm_backward(
+      const Tensor& grad_norm, const std::optional<Tensor>& grad_sum, const Tensor& branch, const Tensor& weight,
+      const Tensor& sum, const Tensor& mean, const Tensor& rstd, const std::optional<Tensor>& factor,
+      const Tensor& norm_weight) {
+    const auto [of_x, of_added, of_bias, of_norm_weight, of_norm_bias] =
+        Kernels::add_norm_backward(grad_norm, grad_sum, sum, mean, rstd, factor, norm_weight);
+    const Tensor rows = rows_of(of_added);
+    const Tensor of_branch = product(rows, weight).view(branch.sizes());
+    return {of_x, of_branch, product(transposed(rows), rows_of(branch)), of_bias, of_norm_weight, of_norm_bias};
+  }
+};
+
+}  // namespace bioattn_mm
