@@ -66,7 +66,7 @@ def add_norm(
 def why_not_norm(x: Tensor, name: str) -> str | None:
     """Why no kernel of an operator with a LayerNorm takes `x`; None if one does."""
     if x.device.type == 'cpu':
-        if name == 'gelu_pool_norm':
+        if name != 'add_norm':
             return f'{name} is compiled for CUDA alone'
         if x.dtype == torch.float16 or x.shape[-1] < MIN_CHANNELS:
             takes = f'takes {MIN_CHANNELS} channels or more and no float16, got {x.shape[-1]} of {x.dtype}'

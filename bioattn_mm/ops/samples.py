@@ -16,7 +16,6 @@ from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
 from .sliding_window import sliding_window_av, sliding_window_qk
-from .transnext_block import after_attention, aggregate
 
 Sizes = dict[str, object]
 Grid = tuple[int, int]
@@ -125,41 +124,6 @@ def norm_of_sum(*inputs: Tensor, backend: str | None = None) -> Tensor:
     return add_norm(x, branch, weight, bias, 1e-6, factor, branch_bias, backend)[1]
 
 
-def make_aggregate(
-    batch: int = 2,
-    grid: Grid = (5, 7),
-    pooled_grid: Grid = (2, 3),
-    heads: int = 2,
-    channels: int = 8,
-    window_size: int = 3,
-) -> list[Tensor]:
-    _, _, _, *of_attention = make_cosine_attention(batch, grid, pooled_grid, heads, channels, window_size)
-    dims = heads * channels
-    layers = [each for number in (1, 2, 1) for each in (*linear(dims, number * dims), torch.randn(number * dims))]
-    layers[4] = layers[4][:, :, None, None]  # of a convolution
-    return [torch.randn(batch, *grid, dims), *layers, *torch.randn(2, dims), *of_attention]
-
-
-def linear(inputs: int, outputs: int) -> list[Tensor]:
-    """A weight of a linear layer that keeps the scale of its inputs."""
-    return [torch.randn(outputs, inputs) / max(inputs, 1) ** 0.5]
-
-
-def make_after_attention(batch: int = 2, grid: Grid = (5, 7), channels: int = 16) -> list[Tensor]:
-    of_layers = [*linear(channels, channels), torch.randn(channels), *torch.randn(2, channels)]
-    of_layers += [*linear(channels, 64), *randn((64,), (32, 1, 3, 3), (32,))]
-    of_layers += [*linear(32, channels), torch.randn(channels), *torch.randn(2, channels)]
-    factors = 1.25 * (torch.arange(2 * batch) != 1).view(2, batch)  # a branch of the second image is dropped
-    return [*torch.randn(2, batch, *grid, channels), *of_layers, *factors]
-
-
-def both(*inputs: Tensor, backend: str | None = None) -> Tensor:
-    """The two results of `after_attention`, with the channels first."""
-    return channels_first(lambda *inputs, backend: torch.stack(after_attention(*inputs, 1e-6, backend=backend)))(
-        *inputs, backend=backend
-    )
-
-
 def make_gated_convolution(batch: int = 2, grid: Grid = (5, 7), channels: int = 16) -> list[Tensor]:
     return [torch.randn(batch, *grid, 2 * channels), torch.randn(channels, 1, 3, 3) / 3, torch.randn(channels)]
 
@@ -233,26 +197,6 @@ OPERATORS = {
         dtypes=dict(cpu=ON_CPU_WITHOUT_FLOAT16, cuda=ON_CUDA),
         full_precision=(4,),
         constants=(4,),
-    ),
-    'after_attention': Operator(
-        both,
-        make_after_attention,
-        [dict(), dict(grid=(1, 1), channels=34), dict(grid=(3, 70), channels=96), dict(batch=0)],
-        dtypes=dict(cpu=ON_CPU_WITHOUT_FLOAT16, cuda=ON_CUDA),
-        full_precision=(7, 8, 9, 14, 15),
-        constants=(14, 15),
-    ),
-    'aggregate': Operator(
-        partial(aggregate, eps=1e-6),
-        make_aggregate,
-        [
-            dict(),
-            dict(grid=(16, 24), pooled_grid=(2, 3), channels=24),
-            dict(grid=(3, 70), pooled_grid=(1, 7), channels=16, heads=1),
-            dict(batch=0),
-        ],
-        dtypes=dict(cpu=ON_CPU_WITHOUT_FLOAT16),
-        full_precision=(9, 10, 11, 12, 15, 16),
     ),
     'aggregated_attention': Operator(
         aggregated_attention,

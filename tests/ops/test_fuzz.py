@@ -19,6 +19,7 @@ from torch import Tensor
 from bioattn_mm.ops.arguments import DTYPES
 from bioattn_mm.ops.check import GRADIENT_FACTOR, SMALLEST_SCALE, TOLERANCE, relative_error
 from bioattn_mm.ops.samples import OPERATORS, Operator
+from tests.ops.blocks import OF_BLOCKS
 from tests.ops.conftest import CAPABILITIES, IN_USE, Calls, capability, needs_library
 from tests.ops.kernels import shifted, sliced, to_double, transposed, with_odd_strides
 
@@ -248,16 +249,17 @@ def test_the_formula_or_an_exception(name: str, wrong: bool) -> None:
 
 
 def call(function: Callable, arguments: Sequence) -> list[Tensor]:
-    """An operator's results, without the third of a forward pass of attention, which is written on CUDA alone."""
+    """An operator's results, without the rounding of a forward pass of attention, which is written on CUDA alone."""
     results = function(*(t.detach() if isinstance(t, Tensor) else t for t in arguments))
     results = [results] if isinstance(results, Tensor) else list(results)
-    return results[:2] if str(function).endswith('attention.default') else results
+    number = dict(aggregate=9, after_attention=10).get(function._schema.name.removeprefix('bioattn_mm::'))
+    return results[: number or 2] if number or str(function).endswith('attention.default') else results
 
 
 @needs_library
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', [*NAMES, *OF_BLOCKS])
 def test_what_operators_call_checks_its_arguments_itself(name: str) -> None:
-    operator = OPERATORS[name]
+    operator = (OPERATORS | OF_BLOCKS)[name]
     raised, called = 0, set()
     for draw in seeds(name):
         inputs = draw_inputs(draw, operator)

@@ -41,8 +41,8 @@ struct CpuBlock {
     const std::array<int64_t, 1> sizes = {x.size(3)};
     const std::array<bool, 3> all = {true, true, true};
     const auto [of_pooled, of_weight, of_bias] = call_for<3>(
-        "aten::native_layer_norm_backward", "", grad, pooled, Span(sizes), mean, rstd, std::optional(weight),
-        std::optional(bias), torch::headeronly::HeaderOnlyArrayRef<bool>(all));
+        "aten::native_layer_norm_backward", "", grad, pooled, Span(sizes), mean.contiguous(), rstd.contiguous(),
+        std::optional(weight), std::optional(bias), torch::headeronly::HeaderOnlyArrayRef<bool>(all));
     return {gelu_pool_backward(of_pooled, x), of_weight, of_bias};
   }
 };

@@ -1,4 +1,5 @@
-// The two halves of a block of TransNeXt: bioattn_mm/ops/transnext_block.py says what they compute.
+// The two halves of a block of TransNeXt, from products of matrices and other operators: what the layers compute in
+// bioattn_mm/systems/transnext (attention.py, conv_glu.py), with the norms and residuals around them.
 #pragma once
 
 #include "boxed.h"
@@ -52,14 +53,9 @@ struct TransNeXtBlock {
   static Tensors<10> aggregate(
       const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention, double eps, bool for_backward) {
     const auto& [q_weight, q_bias, kv_weight, kv_bias, pool_weight, pool_bias, norm_weight, norm_bias] = parameters;
-    const Tensor &scale = of_attention[0], &rows = of_attention[4], &columns = of_attention[5];
-    const ArgumentChecks arguments("aggregate", "x", x, 4, "(B, H, W, C)");
-    const int64_t channels = x.size(3), heads = std::max<int64_t>(scale.numel(), 1);
-    arguments.check("q_weight", q_weight, {heads * (channels / heads), channels});
-    arguments.check("kv_weight", kv_weight, {2 * channels, channels});
-    arguments.check("pool_weight", pool_weight, {channels, channels, 1, 1});
-    arguments.check("pooled_bias_rows", rows, {x.size(1), -1}, kLong);
-    arguments.check("pooled_bias_columns", columns, {x.size(2), -1}, kLong);
+    const int64_t channels = x.size(3), heads = of_attention[0].size(0);
+    check_aggregate(x, parameters, of_attention);
+    const Tensor &rows = of_attention[4], &columns = of_attention[5];
     // One product for the three layers of tokens: the kernels read their parts where they are.
     const Tensor weight = joined({q_weight, kv_weight, pool_weight.reshape({channels, channels})}, 0);
     const Tensor projected = linear(rows_of(x), weight, joined({q_bias, kv_bias, pool_bias}, 0));
@@ -88,9 +84,20 @@ struct TransNeXtBlock {
       const Tensor& grad_output, const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention,
       const Tensors<10>& results) {
     const auto& [q_weight, q_bias, kv_weight, kv_bias, pool_weight, pool_bias, norm_weight, norm_bias] = parameters;
-    const auto& [output, weight, projected, pooled, mean, rstd, normed, pooled_key_value, logsumexp, rounding] =
+    const auto& [output, weight, any_projected, pooled, mean, rstd, normed, pooled_key_value, logsumexp, rounding] =
         results;
-    const Tensor to_pool = tokens_of(projected, x, {4, x.size(3)}).select(3, 3);
+    const ArgumentChecks arguments = check_aggregate(x, parameters, of_attention);
+    const int64_t channels = x.size(3), heads = of_attention[0].size(0);
+    arguments.check("projected", any_projected, {x.size(0), x.size(1), x.size(2), 4, heads, channels / heads});
+    arguments.check("grad_output", grad_output, x.sizes());
+    arguments.check("output", output, x.sizes());
+    arguments.check("joint_weight", weight, {4 * channels, channels});
+    arguments.check("pooled", pooled, {x.size(0), of_attention[4].size(1), of_attention[5].size(1), channels});
+    arguments.check("normed", normed, pooled.sizes());
+    for (const Tensor& each : {mean, rstd})
+      arguments.check("mean and rstd", each, pooled.sizes().slice(0, 3), full_precision(x.scalar_type()));
+    const Tensor projected = any_projected.contiguous();
+    const Tensor to_pool = tokens_of(projected, x, {4, channels}).select(3, 3);
     const CosineInputs inputs = inputs_of(projected, pooled_key_value, of_attention);
     const Span sizes = inputs.query.sizes();
     const CosineGradients gradients = Kernels::cosine_attention_backward(
@@ -102,7 +109,6 @@ struct TransNeXtBlock {
         product(of_pooled, kv_weight).view(normed.sizes()), to_pool, norm_weight, norm_bias, pooled, mean, rstd);
     const Tensor of_projected = joined({rows_of(of_query), rows_of(of_key_value), rows_of(of_to_pool)}, 1);
     const Tensor of_weight = product(transposed(of_projected), rows_of(x)), of_bias = of_projected.sum({0});
-    const int64_t channels = x.size(3);
     const auto part = [&](const Tensor& joint, int64_t first, int64_t number) {
       return joint.narrow(0, first * channels, number * channels);
     };
@@ -130,9 +136,7 @@ struct TransNeXtBlock {
       const std::optional<Tensor>& attention_factor, const std::optional<Tensor>& mlp_factor, double eps) {
     const auto& [proj_weight, proj_bias, norm_weight, norm_bias, fc1_weight, fc1_bias, conv_weight, conv_bias, fc2_weight, fc2_bias, next_weight, next_bias] =
         parameters;
-    const ArgumentChecks arguments("after_attention", "x", x, 4, "(B, H, W, C)");
-    arguments.check("attended", attended, x.sizes());
-    arguments.check("fc1_weight", fc1_weight, {-1, x.size(3)});
+    check_after_attention("x", x, attended, parameters);
     const auto [normed, sum, mean, rstd] =
         project_add_norm(x, attended, proj_weight, proj_bias, norm_weight, norm_bias, attention_factor, eps);
     const Tensor to_gate = tokens_of(product(rows_of(normed), transposed(fc1_weight)), x, {fc1_weight.size(0)});
@@ -149,6 +153,12 @@ struct TransNeXtBlock {
     const auto& [proj_weight, proj_bias, norm_weight, norm_bias, fc1_weight, fc1_bias, conv_weight, conv_bias, fc2_weight, fc2_bias, next_weight, next_bias] =
         parameters;
     const auto& [next, output, sum, normed, mean, rstd, to_gate, gated, next_mean, next_rstd] = results;
+    const ArgumentChecks arguments = check_after_attention("sum", sum, attended, parameters);
+    const int64_t hidden = conv_weight.size(0);
+    arguments.check("next", next, sum.sizes());
+    arguments.check("normed", normed, sum.sizes());
+    arguments.check("to_gate", to_gate, {sum.size(0), sum.size(1), sum.size(2), 2 * hidden});
+    arguments.check("gated", gated, {sum.size(0), sum.size(1), sum.size(2), hidden});
     const auto [of_sum, of_gated, of_fc2_weight, of_fc2_bias, of_next_weight, of_next_bias] =
         project_add_norm_backward(
             grad_next, grad_output, gated, fc2_weight, output, next_mean, next_rstd, mlp_factor, next_weight);
@@ -173,6 +183,46 @@ struct TransNeXtBlock {
   }
 
  private:
+  // What operators check that are called with them is left to these.
+  static ArgumentChecks check_aggregate(
+      const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention) {
+    const ArgumentChecks arguments("aggregate", "x", x, 4, "(B, H, W, C)");
+    const int64_t channels = x.size(3), heads = of_attention[0].numel();
+    check_value(
+        heads > 0 && channels % heads == 0, "aggregate: ", heads, " heads do not divide ", channels, " channels");
+    arguments.check("scale", of_attention[0], {heads}, full_precision(x.scalar_type()));
+    arguments.check("q_weight", parameters[0], {channels, channels});
+    arguments.check("q_bias", parameters[1], {channels});
+    arguments.check("kv_weight", parameters[2], {2 * channels, channels});
+    arguments.check("kv_bias", parameters[3], {2 * channels});
+    arguments.check("pool_weight", parameters[4], {channels, channels, 1, 1});
+    arguments.check("pool_bias", parameters[5], {channels});
+    check_norm(arguments, x, parameters[6], parameters[7]);
+    arguments.check("pooled_bias_rows", of_attention[4], {x.size(1), -1}, kLong);
+    arguments.check("pooled_bias_columns", of_attention[5], {x.size(2), -1}, kLong);
+    return arguments;
+  }
+
+  static ArgumentChecks check_after_attention(
+      const char* name, const Tensor& x, const Tensor& attended, const Tensors<12>& parameters) {
+    const ArgumentChecks arguments("after_attention", name, x, 4, "(B, H, W, C)");
+    const int64_t channels = x.size(3), hidden = parameters[6].size(0);
+    arguments.check("attended", attended, x.sizes());
+    arguments.check("proj_weight", parameters[0], {channels, channels});
+    arguments.check("proj_bias", parameters[1], {channels});
+    check_norm(arguments, x, parameters[2], parameters[3]);
+    arguments.check("fc1_weight", parameters[4], {2 * hidden, channels});
+    arguments.check("fc2_weight", parameters[8], {channels, hidden});
+    arguments.check("fc2_bias", parameters[9], {channels});
+    check_norm(arguments, x, parameters[10], parameters[11]);
+    return arguments;
+  }
+
+  static void check_norm(const ArgumentChecks& arguments, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    arguments.check("weight of a norm", weight, {x.size(3)}, dtype_of_norm(x));
+    arguments.check("bias of a norm", bias, {x.size(3)}, dtype_of_norm(x));
+  }
+
   static CosineInputs inputs_of(
       const Tensor& projected, const Tensor& pooled_key_value, const Tensors<8>& of_attention) {
     const auto with_projections = [&](const auto&... others) {

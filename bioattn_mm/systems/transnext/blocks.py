@@ -19,12 +19,12 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from ...ops.add_norm import MAX_CHANNELS, MIN_CHANNELS
-from ...ops.arguments import autocast_dtype
+from ...ops.arguments import autocast_dtype, without_autocast
 from ...ops.backends import choose_backend
 from ...ops.constants import cached_constant
+from ...ops.gated_convolution import gated_convolution
 from ...ops.portable import is_portable, is_traced, is_transformed, size_of_cells
 from ...ops.registration import call
-from ...ops.transnext_block import after_attention
 from ..common.blocks import Block, run_block
 from .attention import AggregatedAttention, LengthScaledAttention, ScaledCosineQuery
 from .conv_glu import ConvGLU
@@ -233,4 +233,15 @@ def _block(
     if x.dtype == attended.dtype:
         normed, x, *_ = call('after_attention', x, attended, *others)
         return x, normed
-    return after_attention(x, attended, *others)
+    *parameters, attention_factor, mlp_factor, eps = others
+    proj, norm2, (fc1_weight, fc1_bias), conv, fc2, next_norm = zip(parameters[::2], parameters[1::2])
+    with without_autocast(x):  # on a GPU, with branches in float16
+        x = x + _scaled(F.linear(attended, *proj), attention_factor)
+        normed = F.layer_norm(x, x.shape[3:], *norm2, eps).to(attended.dtype)
+        gated = gated_convolution(F.linear(normed, fc1_weight), *conv, x_bias=fc1_bias)
+        x = x + _scaled(F.linear(gated, *fc2), mlp_factor)
+        return x, F.layer_norm(x, x.shape[3:], *next_norm, eps)
+
+
+def _scaled(branch: Tensor, factor: Tensor | None) -> Tensor:
+    return branch if factor is None else branch * factor.to(branch.dtype)[:, None, None, None]

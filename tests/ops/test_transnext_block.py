@@ -1,0 +1,47 @@
+"""The operators of a block of TransNeXt against the formulas; whole stages are in tests/systems/transnext."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bioattn_mm.ops.check import compare
+from bioattn_mm.ops.registration import differentiable
+from tests.ops.blocks import EPS, OF_BLOCKS
+from tests.ops.conftest import needs_library
+
+pytestmark = needs_library
+CASES = [
+    (name, dtype, sizes)
+    for name, operator in OF_BLOCKS.items()
+    for dtype in operator.dtypes['cpu']
+    for sizes in operator.sizes
+]
+
+
+@pytest.mark.parametrize(('name', 'dtype', 'sizes'), CASES, ids=str)
+def test_values_and_gradients(name: str, dtype: torch.dtype, sizes: dict) -> None:
+    agrees, cells = compare(OF_BLOCKS[name], 'cpu', 'cpu', dtype, sizes)
+    assert agrees, cells
+
+
+@pytest.mark.parametrize('name', OF_BLOCKS)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    operator = OF_BLOCKS[name]
+    inputs = operator.inputs(dict(batch=1, grid=(2, 3)), 'cpu', torch.float64)
+    leaves = [tensor.requires_grad_() for tensor in operator.leaves(inputs)]
+
+    def run(*values: Tensor) -> Tensor:
+        values = iter(values)
+        return operator.run(*(next(values) if t.requires_grad else t for t in inputs), backend='cpu')
+
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=True)
+
+
+def test_a_block_whose_tokens_nobody_takes() -> None:
+    """The last of a stage: only its norm has a gradient."""
+    operator = OF_BLOCKS['after_attention']
+    inputs = operator.inputs({}, 'cpu', torch.float32)
+    leaves = [tensor.requires_grad_() for tensor in operator.leaves(inputs)]
+    results = differentiable('after_attention', *inputs, EPS)[0], operator.run(*inputs, backend='reference')[1]
+    got, want = (torch.autograd.grad(result.square().sum(), leaves) for result in results)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
