@@ -173,7 +173,7 @@ FORMULAS = {
         (LogCPB, 'table', all_pairs_table),
         (LogCPB, 'forward', all_pairs_bias),
         # Blocks call their layers instead of the operators.
-        (blocks, '_may_be_functions', lambda x: False),
+        (blocks, '_may_be_operators', lambda x: False),
     ),
     'convit': ((GPSA, 'forward', gpsa),),
     'pervit': ((PeripheralAttention, 'forward', peripheral_attention),),

@@ -30,7 +30,7 @@ FAILS_IN_INDUCTOR = {
 @pytest.fixture(autouse=True)
 def by_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a compiled model; the functions of TransNeXt's blocks draw the dropped paths in another order."""
-    monkeypatch.setattr('bioattn_mm.systems.transnext.blocks._may_be_functions', lambda x: False)
+    monkeypatch.setattr('bioattn_mm.systems.transnext.blocks._may_be_operators', lambda x: False)
 
 
 def smallest(name: str, **options: object) -> nn.Module:

@@ -110,6 +110,21 @@ def test_bfloat16_is_as_near_to_float32_as_in_layers(with_cp: bool, by_operators
         assert (got - want).norm() <= 1.2 * (other - want).norm() + 0.02 * want.norm() + 1e-4
 
 
+def test_branches_of_less_precision_than_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU has them in float16."""
+    stage, x = model().stages[0], torch.randn(2, 8, 12, 24, requires_grad=True)
+    factors = torch.tensor([[1.5, 0], [0.5, 2]])
+    monkeypatch.setattr(blocks, '_drop_path', lambda stage, x: [factors] * len(stage))
+    results = []
+    for autocast in (False, True):
+        with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+            output = stage.blocks(x, stage.norm)
+        assert output.dtype == torch.float32
+        results.append([output, *torch.autograd.grad(output[..., 0].sum(), [x, *stage.blocks.parameters()])])
+    for want, got in zip(*results, strict=True):
+        assert (got - want).norm() < 0.05 * want.norm() + 1e-3
+
+
 def test_stochastic_depth() -> None:
     stage = model(drop_path_rate=0.5).stages[3].blocks
     torch.manual_seed(0)
