@@ -1,11 +1,19 @@
-"""The files of the miniatures: reproducible, complete, never in place of anything else; and the tool."""
+"""The files of the miniatures: reproducible, complete, never in place of others; the tool; ImageNet in mmpretrain."""
+
+from pathlib import Path
 
 import pytest
+import timm.data
+from mmpretrain.datasets import ImageNet
+from mmpretrain.datasets.categories import IMAGENET_CATEGORIES
+from PIL import Image
 
+from bioattn_mm.data.class_names import IMAGENET_CLASSES
 from bioattn_mm.data.mini import make_mini_datasets
 from bioattn_mm.errors import InputError
 
 from ..files import contents
+from .conftest import NUM_TRAIN, NUM_VAL
 
 
 def make(out_dir, num_train=1, num_val=1, **kwargs):
@@ -58,3 +66,24 @@ def test_tool(root, tmp_path, tool):
     assert '% mIoU' in printed and 'train:' in printed and 'of 10 classes: balloon' in printed
     (tmp_path / 'file').write_text('')
     assert tool.refused(tmp_path, 'make_mini_datasets.py', '--out-dir', tmp_path / 'file').startswith('error: ')
+
+
+def test_classes_are_those_of_imagenet():
+    info = timm.data.ImageNetInfo()
+    for name, (wnid, label) in IMAGENET_CLASSES.items():
+        assert info.index_to_label_name(label) == wnid
+        assert name in IMAGENET_CATEGORIES[label]
+
+
+@pytest.mark.parametrize(('split', 'number'), [('train', NUM_TRAIN), ('val', NUM_VAL)])
+def test_imagenet_is_read_as_the_real_one(mini, split, number):
+    dataset = ImageNet(data_root=str(mini['imagenet']), split=split)
+    assert len(dataset) == number and len(dataset.CLASSES) == 1000
+    labels = dict(IMAGENET_CLASSES.values())
+    for index in range(number):
+        info = dataset.get_data_info(index)
+        assert info['gt_label'] == labels[Path(info['img_path']).parent.name]
+        with Image.open(info['img_path']) as image:
+            assert image.format == 'JPEG' and min(image.size) >= 128
+    counts = [int((dataset.get_gt_labels() == label).sum()) for label in labels.values()]
+    assert max(counts) - min(counts) <= 1  # the classes take turns

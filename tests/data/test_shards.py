@@ -38,7 +38,7 @@ CONFIGS = {
         ade='upernet_micro_ade20k', coco='mask_rcnn_micro_coco', panoptic='mask2former_micro_coco_panoptic'
     ).items()
 }
-ADE = pytest.mark.parametrize('name', ['ade'], indirect=True)
+ADE = pytest.mark.parametrize('name', ['ade'])
 
 
 @pytest.fixture
@@ -46,11 +46,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     files, open_ = [], os.open
     monkeypatch.setattr(os, 'open', lambda file, *args: files.append(Path(file).name) or open_(file, *args))
     return files
-
-
-@pytest.fixture(params=CONFIGS)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture
@@ -77,6 +72,7 @@ def samples(dataset: BaseDataset, indices: Iterable[int]) -> Iterator[dict]:
         yield dataset[index]
 
 
+@pytest.mark.parametrize('name', CONFIGS)
 def test_the_samples_of_the_files_where_no_data_are(
     name: str, shards: Path, opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

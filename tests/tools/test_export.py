@@ -4,8 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -74,21 +72,6 @@ def test_portable_formulas_are_the_operators() -> None:
 def test_adaptive_average(target: object) -> None:
     x = torch.randn(2, 3, 8, 10)
     torch.testing.assert_close(adaptive_average(x, target), F.adaptive_avg_pool2d(x, target))
-
-
-def test_program_for_any_size() -> None:
-    """A layer with the compiled operators, which stay in the program, at sizes that it was not traced with."""
-    layer = AggregatedAttention(16, 2, LogCPB(2, (7, 7)), 2).eval().requires_grad_(False)
-    Dim = torch.export.Dim
-    lengths = {0: Dim('batch'), 1: 2 * Dim('rows', min=2), 2: Dim('columns', min=8)}
-    with torch.no_grad(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
-        program = torch.export.export(
-            layer, (torch.randn(2, 8, 11, 16),), dynamic_shapes=(lengths,), strict=False,
-            prefer_deferred_runtime_asserts_over_guards=True,
-        )  # fmt: skip
-        for shape in ((2, 12, 9, 16), (3, 10, 14, 16)):
-            x = torch.randn(shape)
-            torch.testing.assert_close(program.module()(x), layer(x))
 
 
 @pytest.mark.parametrize('config', ['convit/convit-tiny_8xb128_in1k', 'transnext/upernet_tiny_ade20k'])
@@ -227,15 +210,6 @@ def test_exported_is_pytorchs(config: str, kind: str, int8: bool, workplace: Pat
                 np.testing.assert_allclose(result.boxes, expected.bboxes, atol=0.01)
                 assert (np.asarray(expected.masks) != result.masks).mean() < 1e-4
     shutil.rmtree(out)
-
-
-@MMDEPLOY
-@pytest.mark.slow
-def test_mmdeploys_own_functions_at_any_size(workplace: Path) -> None:
-    """In a process that imports nothing of this repository but the package."""
-    random_checkpoint(workplace / 'random.pth', UPERNET)
-    command = (Path(__file__).with_name('mmdeploy_api.py'), UPERNET, SEGMENTATION, 'random.pth', 'api')
-    subprocess.run([sys.executable, *command], cwd=workplace, check=True)
 
 
 # By options; those of mmdeploy have no `--via torch`.
