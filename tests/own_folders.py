@@ -20,6 +20,8 @@ LOOKS = {'bolt': ((210, 60, 50), 4), 'nut': ((60, 180, 80), 3), 'washer': ((60, 
 # Of the label maps, in which washers do not count.
 MASK_CLASSES = ('table', 'bolt', 'nut')
 HEIGHT, WIDTH = 96, 120
+UPRIGHT = Image.Exif()  # of a camera that was held upright: images are turned when they are loaded
+UPRIGHT[0x0112] = 6
 # Few, as those that are hidden are annotated like the others; in scenes with label maps more, against the table.
 NUM_OBJECTS, NUM_OBJECTS_OF_SCENE = 2, 4
 

@@ -58,6 +58,10 @@ def label_map(folder: Path, index: int = BROKEN) -> Path:
     return sorted(folder.glob('annotations/training/*.png'))[index]
 
 
+def panoptic_map(folder: Path) -> Path:
+    return folder / f'annotations/panoptic_train2017/{BROKEN + 1:012d}.png'
+
+
 def segment(segmentation: object):
     """Returns a function that sets the segmentation of the first instance of the sample `BROKEN`, and a box."""
 
@@ -73,6 +77,7 @@ def segment(segmentation: object):
 
 
 IMAGE, LABEL_MAP = r'cannot decode the image \S+0003.jpg: ', r'cannot read the label map \S+0003.png: '
+PANOPTIC_MAP = r'cannot use the panoptic map \S+000003.png: '
 SHAPES = r'the label map \S+0003.png is of shape \(\d+, \d+%s\), its image of \(\d+, \d+\); '
 # The config, what is done to its data, and how the error begins.
 DAMAGE = [
@@ -89,6 +94,16 @@ DAMAGE = [
         r'bad segmentation in the annotations of the image \S+000003.jpg \(image_id 3, bbox \[9, 8, 70, 60\]\): '
         'no polygon of three points or more',
     ),
+    ('coco_panoptic', lambda folder: panoptic_map(folder).unlink(), r'panoptic map \S+000003.png not found'),
+    ('coco_panoptic', lambda folder: panoptic_map(folder).write_bytes(b'no'), f'{PANOPTIC_MAP}cannot identify image'),
+    (
+        'coco_panoptic', lambda folder: Image.new('RGB', (7, 5)).save(panoptic_map(folder)),
+        rf'{PANOPTIC_MAP}it is of shape \(5, 7\)',
+    ),
+    (
+        'coco_panoptic', lambda folder: Image.new('RGB', Image.open(image(folder)).size).save(panoptic_map(folder)),
+        f'{PANOPTIC_MAP}it has no pixel of the segment',
+    ),
 ]  # fmt: skip
 
 
@@ -100,10 +115,6 @@ def test_damaged_file_is_named(name: str, damage, message: str, build) -> None:
     assert '\n' not in str(error.value)
     sample = dataset[BROKEN + 1]['data_samples']
     assert sample.gt_sem_seg.shape if name.startswith('ade20k') else len(sample.gt_instances)
-
-
-def test_boxes_alone_need_no_segmentation(build) -> None:
-    assert len(build('coco_detection', segment('nothing'))[BROKEN]['data_samples'].gt_instances)
 
 
 SHAPE = (20, 30)

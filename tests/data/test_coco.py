@@ -3,17 +3,14 @@
 import contextlib
 import io
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mmdet.datasets import CocoDataset, CocoPanopticDataset
-from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from bioattn_mm.data.checks import BadDataError
 from bioattn_mm.data.mini.coco import CATEGORY_IDS, PANOPTIC_CATEGORIES, polygons
 from bioattn_mm.data.mini.objects import KINDS
 
@@ -76,20 +73,6 @@ def test_things_are_the_instances_and_stuff_is_around_them(mini: dict[str, Path]
     document = json.loads((mini['coco'] / f'{PANOPTIC}.json').read_text())
     assert any(each['iscrowd'] for entry in document['annotations'] for each in entry['segments_info'])
     assert set(document) == {'info', 'licenses', 'images', 'annotations', 'categories'}
-
-
-def test_a_bad_panoptic_map_is_named(mini: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(mini['coco'], tmp_path / 'coco')
-    maps = [tmp_path / f'coco/{PANOPTIC}/00000000000{number}.png' for number in range(1, 5)]
-    dataset = detection_dataset(CocoPanopticDataset, tmp_path / 'coco', PANOPTIC, 'train2017')
-    maps[0].unlink()
-    maps[1].write_bytes(b'no image')
-    Image.new('RGB', (7, 5)).save(maps[2])
-    Image.new('RGB', Image.open(maps[3]).size).save(maps[3])
-    reasons = ('not found', 'cannot use the', r'it is of shape \(5, 7\)', 'it has no pixel of the segment')
-    for index, reason in enumerate(reasons):
-        with pytest.raises(BadDataError, match=f'00000{index + 1}.png.*{reason}|{reason}.*00000{index + 1}.png'):
-            dataset[index]
 
 
 def test_polygons_follow_the_mask() -> None:

@@ -19,7 +19,7 @@ from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import build_dataset
 
 from ..defects import Case, coco_case, mask_case
-from ..own_folders import corners, write_coco_folder, write_mask_folder
+from ..own_folders import UPRIGHT, corners, write_coco_folder, write_mask_folder
 from .running import ROOT, InProcess, read_csv
 
 TOOL = 'inspect_data.py'
@@ -159,10 +159,7 @@ def damaged_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]  # fmt: skip
     write_coco(folder, good + bad, images)
     (folder / 'images/5.jpg').write_text('no image')
-    # Turned by 90 degrees when it is loaded, as the annotations say.
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    write_image(folder / 'images/6.jpg', (HEIGHT, WIDTH), exif=exif)
+    write_image(folder / 'images/6.jpg', (HEIGHT, WIDTH), exif=UPRIGHT)  # turned, it is as the annotations say
     return folder
 
 
@@ -331,7 +328,8 @@ def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
     assert summary_of(tmp_path / 'right')['pixels that do not count'] == counts[255] > 0
     Image.new('RGB', (120, 96), (1, 2, 3)).save(data / 'masks/part_000.png')  # a colour that stands for nothing
     problems, _ = problems_of(tool, tmp_path, SEGMENTOR, *both, '--mini', '--out', 'out', '--number', 0)
-    assert problems[0][:2] == ('label map of other colours', 'part_000.png')
+    detail = 'has 11520 pixels of the colour 1 2 3, which the palette file does not have'
+    assert problems[0] == ('label map of other colours', 'part_000.png', detail)
 
 
 # Of each kind; CONTRIBUTING.md says how to run more.

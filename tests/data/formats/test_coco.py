@@ -21,7 +21,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.data_check import check_annotations
 from bioattn_mm.training.config.loading import load_config
 
-from ...own_folders import CLASSES, HEIGHT, WIDTH, coco, corners, images_of, write_coco_folder, write_images
+from ...own_folders import CLASSES, HEIGHT, UPRIGHT, WIDTH, coco, corners, images_of, write_coco_folder, write_images
 from .conftest import SEEDS, VAL_SEEDS
 
 ONE = 'annotations.json'
@@ -92,9 +92,6 @@ LAYOUTS = dict(
     roboflow=partial(
         write_splits, images='{}', annotations='{}/_annotations.coco.json', edit=with_parts,
         train=SEEDS, valid=VAL_SEEDS, test=range(60, 62),
-    ),
-    images_together=partial(
-        write_splits, images='images', annotations='annotations/instances_{}.json', train=SEEDS, validation=VAL_SEEDS
     ),
     floats_and_background=partial(write_splits, images='{}', edit=floats_and_background),
     # File names that begin with folders, of this machine or of another one; Label Studio has written most.
@@ -279,10 +276,9 @@ def test_corners_without_masks(tmp_path: Path) -> None:
 
 def test_what_is_said_before_a_training(tmp_path: Path) -> None:
     swapped = 'polygons look as if x and y were exchanged ('
-    file, exif = alike(tmp_path / 'parts', rewritten('polygons', LOOKS[swapped], 12)), Image.Exif()
-    exif[0x0112] = 6  # the sizes are those before the images are turned
+    file = alike(tmp_path / 'parts', rewritten('polygons', LOOKS[swapped], 12))
     for path in (file.parent / 'images').iterdir():
-        Image.open(path).save(path, exif=exif)
+        Image.open(path).save(path, exif=UPRIGHT)  # the sizes are those before
     config = load_config(DETECTOR, data=DataArguments(str(file.parent)))
     said = '\n'.join(check_annotations(config, ('train_dataloader',)))
     for expected in (

@@ -25,6 +25,7 @@ from bioattn_mm.runtime.images import read_image
 
 from ...own_folders import (
     CLASSES,
+    UPRIGHT,
     coco,
     contents,
     draw,
@@ -248,12 +249,10 @@ def test_images_without_labels_have_no_objects(folders: dict[str, Path]) -> None
 @pytest.mark.parametrize('suffix', ['.jpg', '.png', '.tif', '.webp'])
 def test_a_turned_image_has_the_size_in_which_it_is_loaded(suffix: str, folders: dict[str, Path]) -> None:
     path = folders['yolo'] / 'images/val/part_050.jpg'
-    exif = Image.Exif()
-    exif[0x0112] = 6
     image = Image.open(path).convert('RGB')
     path.unlink()
     path = path.with_suffix(suffix)
-    image.save(path, exif=exif)
+    image.save(path, exif=UPRIGHT)
     content = contents(read(folders['yolo']))['val']
     loaded = CheckedLoadImageFromFile().transform(dict(img_path=str(path)))['img']
     assert np.array_equal(loaded, read_image(path))  # as the model is run on

@@ -11,12 +11,12 @@ from mmengine.registry import init_default_scope
 from PIL import Image
 
 from bioattn_mm.data.formats.arguments import DataArguments
-from bioattn_mm.data.formats.label_maps import count_values, labels_of_colours, read_masks, without_channels
+from bioattn_mm.data.formats.label_maps import count_values, read_masks, without_channels
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.config.loading import load_config
 from bioattn_mm.training.config.pipelines import build_dataset
 
-from ...own_folders import MASK_CLASSES, images_of, labels, write_images, write_mask_folder
+from ...own_folders import MASK_CLASSES, UPRIGHT, images_of, labels, write_images, write_mask_folder
 from .conftest import SEEDS, VAL_SEEDS, put
 
 SEGMENTOR = str(Path(__file__).parents[2] / 'tools/upernet_small.py')
@@ -107,13 +107,6 @@ def test_label_maps_of_colours(name: str, scenes: Path) -> None:
         (scenes / 'classes.txt').unlink(missing_ok=True)  # the palette has the names, too
 
 
-def test_colours_that_the_palette_does_not_have() -> None:
-    pixels = np.zeros((2, 3, 3), np.uint8)
-    pixels[1, 2] = (3, 2, 1)  # B, G, R
-    with pytest.raises(ValueError, match='has 1 pixels of the colour 1 2 3, which the palette file does not have'):
-        labels_of_colours(pixels, COLOURS, 3)
-
-
 @pytest.mark.parametrize('channels', [1, 2, 3, 4])
 def test_label_maps_saved_as_images(channels: int) -> None:
     labels = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -140,12 +133,10 @@ def test_zero_that_does_not_count(scenes: Path) -> None:
 
 def test_label_maps_of_turned_images(scenes: Path) -> None:
     """WebP files that EXIF data turn, as the label maps are."""
-    exif = Image.Exif()
-    exif[0x0112] = 6  # of a camera that was held upright
     for path in (scenes / 'images').iterdir():
         label_map = scenes / f'masks/{path.stem}.png'
         Image.open(label_map).transpose(Image.Transpose.ROTATE_270).save(label_map)
-        Image.open(path).save(path.with_suffix('.webp'), exif=exif)
+        Image.open(path).save(path.with_suffix('.webp'), exif=UPRIGHT)
         path.unlink()
     seed, found = first_validated(segmentor(scenes))
     np.testing.assert_array_equal(found, np.rot90(labels(seed), 3))

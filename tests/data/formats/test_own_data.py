@@ -60,13 +60,6 @@ def test_wrapped_datasets_and_other_evaluators(parts: Path, tmp_path: Path) -> N
     assert config.default_hooks.checkpoint.save_best == 'auto'
 
 
-def test_own_data_of_another_library(tmp_path: Path) -> None:
-    path = tmp_path / 'config.py'
-    path.write_text("model = dict()\ndefault_scope = 'mmpose'\ntest_dataloader = test_evaluator = dict()\n")
-    with pytest.raises(InputError, match='own data are for .* and classifiers, .* is a config of mmpose'):
-        load_config(str(path), data=DataArguments(str(tmp_path)))
-
-
 def test_validation_on_the_training_images_is_said(scenes: Path, parts: Path, tmp_path: Path) -> None:
     link = tmp_path / 'link'
     link.symlink_to(scenes)
@@ -81,6 +74,10 @@ def test_validation_on_the_training_images_is_said(scenes: Path, parts: Path, tm
         assert sum('validated on the images that are trained on' in line for line in lines) == said
 
 
-def test_validation_images_alone_are_nothing_to_train_on(scenes: Path) -> None:
+def test_what_is_refused(scenes: Path, tmp_path: Path) -> None:
+    path = tmp_path / 'config.py'
+    path.write_text("model = dict()\ndefault_scope = 'mmpose'\ntest_dataloader = test_evaluator = dict()\n")
+    with pytest.raises(InputError, match='own data are for .* and classifiers, .* is a config of mmpose'):
+        load_config(str(path), data=DataArguments(str(scenes)))
     with pytest.raises(InputError, match='no training images: found val alone; name them with --train-data'):
         load_config(SEGMENTOR, data=DataArguments(val_data=str(scenes)), dataloaders=('train_dataloader',))
