@@ -120,7 +120,7 @@ def test_work_dirs_do_not_collide(config, mini, data: dict | None, work_dir: str
 
 
 @pytest.mark.parametrize(('error', 'line'), [
-    (InputError('expected one\ngot another'), r'expected one\ngot another'),
+    (InputError('expected one\ngot \udce9'), r'expected one\ngot \udce9'),
     (OSError('module.ReadError: no such file'), 'no such file'),
     (TimeoutError(), 'TimeoutError'),
     (pickle.UnpicklingError('GLOBAL os.system was refused'), 'a checkpoint holds more than weights: os.system, '),

@@ -1,27 +1,13 @@
-"""Mixed precision on the CPU: what is in bfloat16, and which CPUs have it."""
+"""Which CPUs have bfloat16; trainings in it are in config/test_computation.py."""
 
 from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
 import torch
-from mmengine.optim import build_optim_wrapper
-from torch import nn
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.training.amp import autocast_dtype
-
-
-def test_forward_passes_alone_are_in_bfloat16() -> None:
-    model = nn.Linear(8, 3)
-    config = dict(type='bioattn_mm.BFloat16OptimWrapper', accumulative_counts=2, optimizer=dict(type='SGD', lr=1.0))
-    wrapper, before = build_optim_wrapper(model, config), model.weight.detach().clone()
-    for step in (1, 2):
-        with wrapper.optim_context(model):
-            output = model(torch.randn(4, 8))
-        assert output.dtype == torch.bfloat16
-        wrapper.update_params(output.float().square().mean())
-        assert torch.equal(model.weight, before) == (step == 1) and model.weight.dtype == torch.float32
 
 
 def test_cpus_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

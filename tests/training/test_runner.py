@@ -56,6 +56,8 @@ def test_adamw_is_fused_on_a_gpu_where_the_config_says_nothing() -> None:
         (dict(optim_wrapper=dict(type='NoWrapper')), 'the run would fail: KeyError: NoWrapper '),
         (dict(train_cfg=dict(max_updates=3), log_level='DEBUG'), "the .*: TypeError: .*argument 'max_updates'"),
         (dict(train_dataloader=dict(batchsize=3)), "the run would fail: TypeError: .*'batchsize'"),
+        # In a worker: its last line says the reason.
+        (dict(train_dataloader=dict(num_workers=1, collate_fn=dict(x=1))), "the run would fail: TypeError: .*'x'$"),
         (dict(train_dataloader=dict(dataset=dict(root='x'))), 'the run .*: TypeError: ToyImages.. takes no '),
         (dict(custom_hooks=[dict(type='NoHook')]), 'the run would fail: KeyError: NoHook '),
         (dict(optim_wrapper=dict(optimizer=dict(betas=(2, 3)))), 'the run would fail: ValueError: .*beta'),
@@ -74,10 +76,3 @@ def test_a_config_that_cannot_train(
         run.train()
     assert re.match(message, str(error.value)) and '\n' not in str(error.value)
     assert ('Traceback' in capsys.readouterr().err) == (config.log_level == 'DEBUG')
-
-
-def test_the_reason_of_a_worker_is_in_its_last_line() -> None:
-    text = 'Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n'
-    with pytest.raises(InputError, match='^the run would fail: ValueError: 3$'):
-        with runner.failures_in_one_line(toy_config(2, 1)):
-            raise ValueError(f'{text}ValueError: 3')

@@ -190,6 +190,7 @@ BAD = [
         lambda folder: ((folder / ONE).unlink(), (folder / ONE).symlink_to('gone.json')),
         "COCO's format in .*annotations.json is a link to gone.json, which is not there",
     ),
+    (lambda folder: (folder / ONE).write_text('{'), f"COCO's format in .*parts: .*/{ONE} is no JSON file: "),
     (lambda folder: write_json(folder / ONE, [1]), "no annotations in COCO's format"),
     (
         lambda folder: shutil.copy(folder / ONE, folder / 'more.json'),

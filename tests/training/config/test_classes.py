@@ -41,18 +41,6 @@ def test_heads_of_the_configs_here(name: str) -> None:
         assert dataloader.dataset.metainfo == dict(classes=CLASSES, palette=PALETTE)
 
 
-def test_weights_of_classes() -> None:
-    config = Config.fromfile(ROOT / 'configs/transnext/mask2former_micro_ade20k.py')
-    config.model.decode_head.loss_mask.class_weight = 2.0
-    config.model.decode_head.loss_dice.class_weight = [0.5] * 150
-    set_classes(config, CLASSES)
-    head = config.model.decode_head
-    assert head.loss_cls.class_weight == [1.0, 1.0, 1.0, 0.1]
-    assert head.loss_mask.class_weight == 2.0 and head.loss_dice.class_weight is None
-    # The width of its feature maps, which is no number of classes.
-    assert head.out_channels == 256
-
-
 def test_lists_of_heads_and_wrapped_datasets() -> None:
     heads = [dict(num_classes=80, loss_cls=dict(class_weight=[1.0] * 81)) for _ in range(3)]
     dataset = dict(type='CocoDataset', ann_file='a.json', metainfo=dict(sensor='left'))
@@ -82,12 +70,16 @@ def test_lists_of_heads_and_wrapped_datasets() -> None:
     assert classes_of(config) == (CLASSES, PALETTE)
 
 
-def test_channels_of_a_segmentation_head() -> None:
+def test_segmentation_heads() -> None:
     binary = dict(num_classes=2, out_channels=1, threshold=0.3)
+    queries = dict(num_classes=150, out_channels=256, loss_mask=dict(class_weight=2.0))  # channels of feature maps
+    weights = dict(loss_cls=dict(class_weight=[1.0] * 150 + [0.1]), loss_dice=dict(class_weight=[0.5] * 150))
+    of_three = dict(loss_cls=dict(class_weight=[1.0, 1.0, 1.0, 0.1]), loss_dice=dict(class_weight=None))
     for stated, number, expected in (
         (dict(num_classes=150, out_channels=150), 3, dict(num_classes=3, out_channels=3)),
         (binary, 3, dict(num_classes=3, out_channels=3)),
         (binary, 2, binary),
+        (queries | weights, 3, queries | of_three | dict(num_classes=3)),
     ):
         config = Config(dict(model=dict(decode_head=stated)))
         set_classes(config, CLASSES[:number])

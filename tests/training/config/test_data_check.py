@@ -144,21 +144,13 @@ def test_label_maps_without_labels_and_files_that_are_alone(tmp_path: Path) -> N
         notes_of(train, SEGMENTOR)
 
 
-def test_a_damaged_file_is_named(coco: Path) -> None:
-    content = (coco / 'annotations.json').read_bytes()
-    (coco / 'annotations.json').write_bytes(content[:-9])
-    with pytest.raises(InputError, match=f"COCO's format in {coco}: {coco}/annotations.json is no JSON file: "):
-        notes_of(coco)
-    # Beside one that can be read.
-    (coco / 'good.json').write_bytes(content)
-    assert any(re.match(f'not used: {coco}/annotations.json is no JSON file', note) for note in notes_of(coco))
-
-
 @pytest.mark.parametrize('encoding', ['utf-8-sig', 'utf-16', 'utf-8'])
-def test_other_encodings(encoding: str, coco: Path) -> None:
+def test_other_encodings_beside_a_damaged_file(encoding: str, coco: Path) -> None:
     document = changed(coco, lambda document: document['categories'][0].update(name='Müller'))
     (coco / 'annotations.json').write_bytes(json.dumps(document, ensure_ascii=False).encode(encoding))
+    (coco / 'damaged.json').write_text('{')
     config = load_config(DETECTOR, data=DataArguments(str(coco)), dataloaders=LOADERS)
+    assert any(note.startswith(f'not used: {coco}/damaged.json is no JSON file') for note in config.own_data)
     assert config.train_dataloader.dataset.metainfo.classes[0] == 'Müller'
     assert 'Müller' in Path(config.train_dataloader.dataset.ann_file).read_bytes().decode()
     assert not check_annotations(config, LOADERS)
@@ -206,10 +198,3 @@ def test_odd_file_names(coco: Path, tmp_path: Path) -> None:
     os.rename(scenes / 'images' / names[1], scenes / 'images' / names[0])
     with pytest.raises(InputError, match=r'the name of .*/line\\nbreak.jpg has a line break: rename the file'):
         load_config(SEGMENTOR, data=data)
-
-
-def test_an_error_of_a_worker_is_one_line() -> None:
-    caught = 'Caught BadDataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n'
-    error = BadDataError(f'{caught}bioattn_mm.data.checks.BadDataError: image not found: a\\nb.jpg\n')
-    assert str(error) == 'image not found: a\\nb.jpg'
-    assert str(InputError('a\nb\udce9')) == 'a\\nb\\udce9'

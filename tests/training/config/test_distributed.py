@@ -14,35 +14,23 @@ from bioattn_mm.training.config.distributed import prepare_process, set_strategy
 from ...conftest import ROOT
 
 
-def test_each_process_of_mpi_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mmengine wraps the model for the GPU of LOCAL_RANK."""
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    monkeypatch.setenv('LOCAL_RANK', '')
-    monkeypatch.delenv('LOCAL_RANK')
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = Mock(return_value=0)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpus() > 0)
+    monkeypatch.setattr(torch.cuda, 'device_count', gpus)
+    for name in ('RANK', 'LOCAL_RANK'):
+        monkeypatch.setenv(name, '0')  # so that it is what it was after the test
+        monkeypatch.delenv(name)
+    for launcher, message in (('pytorch', 'start them with tools/dist_train.sh'), ('slurm', 'slurm needs GPUs')):
+        with pytest.raises(InputError, match=message):
+            prepare_process(Config(), launcher)
+    gpus.return_value = 4
     monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '1')
     prepare_process(Config(), 'mpi')
-    assert os.environ['LOCAL_RANK'] == '1'
-
-
-@pytest.mark.parametrize(
-    ('launcher', 'gpus', 'environment', 'message'),
-    [
-        ('pytorch', 0, {}, 'start them with tools/dist_train.sh'),
-        ('pytorch', 4, dict(RANK='12', LOCAL_RANK='4'), 'no GPU for process 4 of this machine: start at most 4'),
-        ('slurm', 0, {}, '--launcher slurm needs GPUs'),
-    ],
-)
-def test_processes_that_cannot_join(
-    launcher: str, gpus: int, environment: dict, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpus > 0)
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
-    monkeypatch.delenv('RANK', raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=message):
-        prepare_process(Config(), launcher)
+    assert os.environ['LOCAL_RANK'] == '1'  # for which mmengine wraps the model
+    os.environ.update(RANK='12', LOCAL_RANK='4')
+    with pytest.raises(InputError, match='no GPU for process 4 of this machine: start at most 4'):
+        prepare_process(Config(), 'pytorch')
 
 
 @pytest.mark.parametrize(('env_cfg', 'seconds'), [(dict(dist_cfg=dict(timeout=20)), 20), ({}, 600)])

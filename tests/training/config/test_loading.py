@@ -31,22 +31,15 @@ def test_miniature_from_a_file_of_weights(name: str) -> None:
     assert model.init_cfg == weights and 'init_cfg' not in model.backbone
 
 
-@pytest.mark.parametrize(
-    ('name', 'pool_size'),
-    [
-        ('mask_rcnn_tiny_coco', (25, 25)),
-        # 1/32 of the training size, 1/64 of it for A-A-A-A (TransNeXt, tables 3 and 9, appendix D.2).
-        ('transnext-tiny_8xb128_in1k', (7, 7)),
-        ('transnext-base_8xb128_in1k-384px', (12, 12)),
-        ('transnext-micro-aaaa_8xb128_in1k-256px', (4, 4)),
-    ],
-)
-def test_linear_mode_has_the_pooled_grid_of_training(name: str, pool_size: tuple) -> None:
-    backbone = backbone_of(name, bias_mode='linear')
-    assert (backbone.bias_mode, backbone.pool_size) == ('extrapolate', pool_size)
-
-
-def test_pooled_grid_of_an_oblong() -> None:
+def test_linear_mode_has_the_pooled_grid_of_training() -> None:
+    """1/32 of the training size, 1/64 of it for A-A-A-A (TransNeXt, tables 3 and 9, appendix D.2)."""
+    for name, side in (
+        ('mask_rcnn_tiny_coco', 25),
+        ('transnext-tiny_8xb128_in1k', 7),
+        ('transnext-micro-aaaa_8xb128_in1k-256px', 4),
+    ):
+        backbone = backbone_of(name, bias_mode='linear')
+        assert (backbone.bias_mode, backbone.pool_size) == ('extrapolate', (side, side))
     config = Config(dict(model=dict(backbone=dict(type='TransNeXt', img_size=(224, 480)))))
     set_bias_mode(config, 'linear')
     assert config.model.backbone.pool_size == (7, 15)

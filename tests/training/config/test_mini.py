@@ -122,20 +122,7 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
     assert [hook.get('momentum') for hook in mini.custom_hooks] == [None, 0.1]
 
 
-def test_miniatures_that_cannot_be_used(tmp_path: Path) -> None:
-    for folder in set(MINI_FOLDERS.values()):
-        (tmp_path / folder).mkdir()
-    manifest = tmp_path / folder / 'miniature.json'
-    for content, message in (
-        ('{"format": 1, "num_files": 3}', 'was drawn by another version of bioattn_mm: remove it'),
-        ('{', 'miniature.json is damaged, .*: remove '),
-    ):
-        manifest.write_text(content)
-        with pytest.raises(InputError, match=message):
-            ensure_mini_data(str(tmp_path))
-
-
-def test_only_absent_miniatures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_miniatures_that_are_there_stay_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of an earlier version has two, maybe made with other arguments than these are made with."""
     make_mini_datasets(tmp_path, 2, 1, progress=False, names=('ade20k', 'coco'))
     monkeypatch.setattr(
@@ -144,3 +131,7 @@ def test_only_absent_miniatures_are_drawn(tmp_path: Path, monkeypatch: pytest.Mo
     ensure_mini_data(str(tmp_path))
     numbers = {folder: len(list((tmp_path / folder).rglob('*.[jJ]*[gG]'))) for folder in MINI_FOLDERS.values()}
     assert numbers == dict(ADEChallengeData2016=3, coco=3, imagenet=2)
+    for content, message in (('{"format": 1, "num_files": 3}', 'drawn by another version'), ('{', 'is damaged, ')):
+        (tmp_path / 'imagenet/miniature.json').write_text(content)
+        with pytest.raises(InputError, match=f'{message}.*: remove '):
+            ensure_mini_data(str(tmp_path))

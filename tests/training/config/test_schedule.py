@@ -86,23 +86,21 @@ def test_schedulers_of_other_kinds(folders: dict) -> None:
         config.train_cfg.max_epochs = 12
         set_epochs(config, 2)
         assert config.param_scheduler[0].end == 3
+    # Milestones in epochs are none of schedulers that count iterations by then.
+    with pytest.raises(InputError, match='--epochs changes all .* param_scheduler.1.milestones would be'):
+        read(MASK_RCNN, folders, epochs=6, cfg_options={'param_scheduler.1.milestones': [15, 18]})
 
 
-@pytest.mark.parametrize(
-    ('name', 'epochs', 'steps', 'rate'),
-    [
+def test_the_longer_a_training_the_lower_its_rate(folders: dict) -> None:
+    for name, epochs, steps, rate in (
         (UPERNET, 20, 360, 7.5e-4),  # 1e-3 * sqrt(200 / 360)
         (UPERNET, 2, 36, 1e-3),
         (UPERNET, 5000, 90000, 1e-4),
         (MASK2FORMER, 100, 1800, 2e-4),
-    ],
-)
-def test_the_longer_a_training_the_lower_its_rate(
-    folders: dict, name: str, epochs: int, steps: int, rate: float
-) -> None:
-    config = read(name, folders, mini=True, epochs=epochs, dataloaders=('train_dataloader',))
-    assert num_steps(config) == config.param_scheduler[-1].end == steps
-    assert config.optim_wrapper.optimizer.lr == rate
+    ):
+        config = read(name, folders, mini=True, epochs=epochs, dataloaders=('train_dataloader',))
+        assert num_steps(config) == config.param_scheduler[-1].end == steps
+        assert config.optim_wrapper.optimizer.lr == rate
 
 
 def test_random_weights_for_the_epochs_of_a_config_and_with_a_rate(folders: dict) -> None:
@@ -140,13 +138,5 @@ def test_an_incomplete_batch_that_is_left_out(folders: dict) -> None:
     config = read(UPERNET, folders, cfg_options=options)
     assert set_epochs(config, 6) == 5
     assert set_epochs(config, 10, num_processes=2) == 3 and config.train_cfg.max_iters == 30
-
-
-def test_what_is_refused(folders: dict) -> None:
-    for options, message in (
-        ({BATCH_SIZE: 64, 'train_dataloader.drop_last': True}, '^36 training images .* less than a batch of 64'),
-        # They would be epochs of the config, where the schedulers count iterations by then.
-        ({'param_scheduler.1.milestones': [15, 18]}, '--epochs changes all .* param_scheduler.1.milestones would be'),
-    ):
-        with pytest.raises(InputError, match=message):
-            read(MASK_RCNN, folders, epochs=6, cfg_options=options)
+    with pytest.raises(InputError, match='^36 training images .* less than a batch of 64'):
+        read(MASK_RCNN, folders, epochs=6, cfg_options=dict(options, **{BATCH_SIZE: 64}))

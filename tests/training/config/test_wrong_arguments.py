@@ -16,6 +16,7 @@ from ...needs import needs
 
 UPERNET, MASK_RCNN = 'transnext/upernet_micro_ade20k', 'transnext/mask_rcnn_tiny_coco'
 PLAIN = Config(dict(model=dict(backbone=dict(num_classes=10)), optim_wrapper={}))
+FEW = dict(dataloaders=('train_dataloader',), cfg_options={'model.auxiliary_head.num_classes': 149})
 CITYSCAPES = {'train_dataloader.dataset.type': 'CityscapesDataset'}
 REFUSED = [
     (lambda: load_config('mask_rcnn', backbone='vit_small_patch14_dinov2'), '--backbone takes timm/NAME'),
@@ -23,6 +24,7 @@ REFUSED = [
     (lambda: load_config('mask_rcnn', backbone='timm/levit_128s'), 'of strides 16, 32, .* wants 4, 8, 16, 32'),
     (lambda: load_config('gab/upernet_vit_small_ade20k', bias_mode='linear'), '--bias-mode is for .*TransNeXt'),
     (lambda: load_config(UPERNET, bias_mode='cubic'), "extrapolate, interpolate, linear, unscaled, got 'cubic'"),
+    (lambda: load_config(UPERNET, **FEW), '^model.auxiliary_head has num_classes=149: expected .* 150$'),
     (lambda: set_classes(PLAIN, ()), 'no classes'),
     (lambda: set_classes(PLAIN, ('bolt', 'nut', 'bolt')), "the class 'bolt' stands twice"),
     (lambda: set_classes(PLAIN, ('bolt', 'nut'), [(255, 0, 0)]), 'the palette has 1 colours for 2 classes'),
