@@ -12,6 +12,22 @@ namespace bioattn_mm {
 template <size_t number>
 using Tensors = std::array<Tensor, number>;
 
+// Parameters of the halves, with C channels; those of norms have the dtype that kernels take, and `full` is float32
+// or, for float64 tokens, float64.
+struct AggregateParameters {
+  static constexpr size_t kTensors = 8;
+
+  Tensor q_weight, q_bias, kv_weight, kv_bias;            // (C, C), (C), (2 C, C), (2 C)
+  Tensor pool_weight, pool_bias, norm_weight, norm_bias;  // (C, C, 1, 1), (C), (C), (C)
+};
+struct BlockParameters {
+  static constexpr size_t kTensors = 12;
+
+  Tensor proj_weight, proj_bias, norm_weight, norm_bias;  // (C, C), (C), (C), (C)
+  Tensor fc1_weight, fc1_bias, conv_weight, conv_bias;    // (2 D, C), full: (2 D), (D, 1, 3, 3), (D)
+  Tensor fc2_weight, fc2_bias, next_weight, next_bias;    // (C, D), (C), (C), (C)
+};
+
 inline Tensor transposed(const Tensor& matrix) { return matrix.permute({1, 0}); }
 inline Tensor product(const Tensor& matrix, const Tensor& other) { return call("aten::mm", "", matrix, other); }
 inline Tensor joined(const std::vector<torch::stable::Tensor>& parts, int64_t axis) {
@@ -51,20 +67,19 @@ template <typename Kernels>
 struct TransNeXtBlock {
   // The output, and what the backward pass takes; of_attention are arguments of cosine_attention from `scale` on.
   static Tensors<10> aggregate(
-      const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention, double eps, bool for_backward) {
-    const auto& [q_weight, q_bias, kv_weight, kv_bias, pool_weight, pool_bias, norm_weight, norm_bias] = parameters;
+      const Tensor& x, const AggregateParameters& p, const Tensors<8>& of_attention, double eps, bool for_backward) {
+    check_aggregate(x, p, of_attention);
     const int64_t channels = x.size(3), heads = of_attention[0].size(0);
-    check_aggregate(x, parameters, of_attention);
     const Tensor &rows = of_attention[4], &columns = of_attention[5];
     // One product for the three layers of tokens: the kernels read their parts where they are.
-    const Tensor weight = joined({q_weight, kv_weight, pool_weight.reshape({channels, channels})}, 0);
-    const Tensor projected = linear(rows_of(x), weight, joined({q_bias, kv_bias, pool_bias}, 0));
+    const Tensor weight = joined({p.q_weight, p.kv_weight, p.pool_weight.reshape({channels, channels})}, 0);
+    const Tensor projected = linear(rows_of(x), weight, joined({p.q_bias, p.kv_bias, p.pool_bias}, 0));
     const auto [normed, pooled, mean, rstd] = Kernels::pool_and_norm(
-        tokens_of(projected, x, {4, channels}).select(3, 3), norm_weight, norm_bias, rows.size(1), columns.size(1),
-        eps);
+        tokens_of(projected, x, {4, channels}).select(3, 3), p.norm_weight, p.norm_bias, rows.size(1),
+        columns.size(1), eps);
     const Tensor of_heads = tokens_of(projected, x, {4, heads, channels / heads});
     const Tensor pooled_key_value =
-        tokens_of(linear(rows_of(normed), kv_weight, kv_bias), normed, {2, heads, channels / heads});
+        tokens_of(linear(rows_of(normed), p.kv_weight, p.kv_bias), normed, {2, heads, channels / heads});
     const auto [output, logsumexp, rounding] =
         Kernels::cosine_attention(inputs_of(of_heads, pooled_key_value, of_attention), for_backward);
     return {
@@ -81,12 +96,11 @@ struct TransNeXtBlock {
   }
 
   static Tensors<15> aggregate_backward(
-      const Tensor& grad_output, const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention,
+      const Tensor& grad_output, const Tensor& x, const AggregateParameters& p, const Tensors<8>& of_attention,
       const Tensors<10>& results) {
-    const auto& [q_weight, q_bias, kv_weight, kv_bias, pool_weight, pool_bias, norm_weight, norm_bias] = parameters;
     const auto& [output, weight, any_projected, pooled, mean, rstd, normed, pooled_key_value, logsumexp, rounding] =
         results;
-    const ArgumentChecks arguments = check_aggregate(x, parameters, of_attention);
+    const ArgumentChecks arguments = check_aggregate(x, p, of_attention);
     const int64_t channels = x.size(3), heads = of_attention[0].size(0);
     arguments.check("projected", any_projected, {x.size(0), x.size(1), x.size(2), 4, heads, channels / heads});
     arguments.check("grad_output", grad_output, x.sizes());
@@ -102,12 +116,13 @@ struct TransNeXtBlock {
     const Span sizes = inputs.query.sizes();
     const CosineGradients gradients = Kernels::cosine_attention_backward(
         grad_output.reshape(sizes), inputs, output.reshape(sizes), logsumexp, rounding);
-    const auto& [of_query, of_key_value, of_pooled_key_value, of_scale, of_embedding, of_window, of_table, of_tokens, of_token_bias] =
+    const auto& [of_query, of_kv, of_pooled, of_scale, of_embedding, of_window, of_table, of_tokens, of_token_bias] =
         gradients;
-    const Tensor of_pooled = rows_of(of_pooled_key_value);
+    const Tensor pooled_rows = rows_of(of_pooled);
     const auto [of_to_pool, of_norm_weight, of_norm_bias] = Kernels::pool_and_norm_backward(
-        product(of_pooled, kv_weight).view(normed.sizes()), to_pool, norm_weight, norm_bias, pooled, mean, rstd);
-    const Tensor of_projected = joined({rows_of(of_query), rows_of(of_key_value), rows_of(of_to_pool)}, 1);
+        product(pooled_rows, p.kv_weight).view(normed.sizes()), to_pool, p.norm_weight, p.norm_bias, pooled, mean,
+        rstd);
+    const Tensor of_projected = joined({rows_of(of_query), rows_of(of_kv), rows_of(of_to_pool)}, 1);
     const Tensor of_weight = product(transposed(of_projected), rows_of(x)), of_bias = of_projected.sum({0});
     const auto part = [&](const Tensor& joint, int64_t first, int64_t number) {
       return joint.narrow(0, first * channels, number * channels);
@@ -116,9 +131,9 @@ struct TransNeXtBlock {
         product(of_projected, weight).view(x.sizes()),
         part(of_weight, 0, 1),
         part(of_bias, 0, 1),
-        sum_of(part(of_weight, 1, 2), product(transposed(of_pooled), rows_of(normed))),
-        sum_of(part(of_bias, 1, 2), of_pooled.sum({0})),
-        part(of_weight, 3, 1).view(pool_weight.sizes()),
+        sum_of(part(of_weight, 1, 2), product(transposed(pooled_rows), rows_of(normed))),
+        sum_of(part(of_bias, 1, 2), pooled_rows.sum({0})),
+        part(of_weight, 3, 1).view(p.pool_weight.sizes()),
         part(of_bias, 3, 1),
         of_norm_weight,
         of_norm_bias,
@@ -132,43 +147,39 @@ struct TransNeXtBlock {
 
   // The next norm, the block's tokens, and what the backward pass takes.
   static Tensors<10> after_attention(
-      const Tensor& x, const Tensor& attended, const Tensors<12>& parameters,
+      const Tensor& x, const Tensor& attended, const BlockParameters& p,
       const std::optional<Tensor>& attention_factor, const std::optional<Tensor>& mlp_factor, double eps) {
-    const auto& [proj_weight, proj_bias, norm_weight, norm_bias, fc1_weight, fc1_bias, conv_weight, conv_bias, fc2_weight, fc2_bias, next_weight, next_bias] =
-        parameters;
-    check_after_attention("x", x, attended, parameters);
+    check_after_attention("x", x, attended, p);
     const auto [normed, sum, mean, rstd] =
-        project_add_norm(x, attended, proj_weight, proj_bias, norm_weight, norm_bias, attention_factor, eps);
-    const Tensor to_gate = tokens_of(product(rows_of(normed), transposed(fc1_weight)), x, {fc1_weight.size(0)});
-    const Tensor gated = Kernels::gated_convolution(to_gate, std::optional(fc1_bias), conv_weight, conv_bias);
+        project_add_norm(x, attended, p.proj_weight, p.proj_bias, p.norm_weight, p.norm_bias, attention_factor, eps);
+    const Tensor to_gate = tokens_of(product(rows_of(normed), transposed(p.fc1_weight)), x, {p.fc1_weight.size(0)});
+    const Tensor gated = Kernels::gated_convolution(to_gate, std::optional(p.fc1_bias), p.conv_weight, p.conv_bias);
     const auto [next, output, next_mean, next_rstd] =
-        project_add_norm(sum, gated, fc2_weight, fc2_bias, next_weight, next_bias, mlp_factor, eps);
+        project_add_norm(sum, gated, p.fc2_weight, p.fc2_bias, p.next_weight, p.next_bias, mlp_factor, eps);
     return {next, output, sum, normed, mean, rstd, to_gate, gated, next_mean, next_rstd};
   }
 
   static Tensors<14> after_attention_backward(
       const Tensor& grad_next, const std::optional<Tensor>& grad_output, const Tensor& attended,
-      const Tensors<12>& parameters, const std::optional<Tensor>& attention_factor,
+      const BlockParameters& p, const std::optional<Tensor>& attention_factor,
       const std::optional<Tensor>& mlp_factor, const Tensors<10>& results) {
-    const auto& [proj_weight, proj_bias, norm_weight, norm_bias, fc1_weight, fc1_bias, conv_weight, conv_bias, fc2_weight, fc2_bias, next_weight, next_bias] =
-        parameters;
     const auto& [next, output, sum, normed, mean, rstd, to_gate, gated, next_mean, next_rstd] = results;
-    const ArgumentChecks arguments = check_after_attention("sum", sum, attended, parameters);
-    const int64_t hidden = conv_weight.size(0);
+    const ArgumentChecks arguments = check_after_attention("sum", sum, attended, p);
+    const int64_t hidden = p.conv_weight.size(0);
     arguments.check("next", next, sum.sizes());
     arguments.check("normed", normed, sum.sizes());
     arguments.check("to_gate", to_gate, {sum.size(0), sum.size(1), sum.size(2), 2 * hidden});
     arguments.check("gated", gated, {sum.size(0), sum.size(1), sum.size(2), hidden});
     const auto [of_sum, of_gated, of_fc2_weight, of_fc2_bias, of_next_weight, of_next_bias] =
         project_add_norm_backward(
-            grad_next, grad_output, gated, fc2_weight, output, next_mean, next_rstd, mlp_factor, next_weight);
+            grad_next, grad_output, gated, p.fc2_weight, output, next_mean, next_rstd, mlp_factor, p.next_weight);
     const auto [of_to_gate, of_fc1_bias, of_conv_weight, of_conv_bias] =
-        Kernels::gated_convolution_backward(of_gated, to_gate, std::optional(fc1_bias), conv_weight, conv_bias);
+        Kernels::gated_convolution_backward(of_gated, to_gate, std::optional(p.fc1_bias), p.conv_weight, p.conv_bias);
     const Tensor of_rows = rows_of(of_to_gate);
     const auto [of_x, of_attended, of_proj_weight, of_proj_bias, of_norm_weight, of_norm_bias] =
         project_add_norm_backward(
-            product(of_rows, fc1_weight).view(normed.sizes()), of_sum, attended, proj_weight, sum, mean, rstd,
-            attention_factor, norm_weight);
+            product(of_rows, p.fc1_weight).view(normed.sizes()), of_sum, attended, p.proj_weight, sum, mean, rstd,
+            attention_factor, p.norm_weight);
     const Tensor of_fc1_weight = product(transposed(of_rows), rows_of(normed));
     return {of_x,        of_attended,    of_proj_weight, of_proj_bias,  of_norm_weight, of_norm_bias,   of_fc1_weight,
             of_fc1_bias, of_conv_weight, of_conv_bias,   of_fc2_weight, of_fc2_bias,    of_next_weight, of_next_bias};
@@ -183,38 +194,38 @@ struct TransNeXtBlock {
   }
 
  private:
-  // What operators check that are called with them is left to these.
+  // What the operators that are called check is left to them.
   static ArgumentChecks check_aggregate(
-      const Tensor& x, const Tensors<8>& parameters, const Tensors<8>& of_attention) {
+      const Tensor& x, const AggregateParameters& p, const Tensors<8>& of_attention) {
     const ArgumentChecks arguments("aggregate", "x", x, 4, "(B, H, W, C)");
     const int64_t channels = x.size(3), heads = of_attention[0].numel();
     check_value(
         heads > 0 && channels % heads == 0, "aggregate: ", heads, " heads do not divide ", channels, " channels");
     arguments.check("scale", of_attention[0], {heads}, full_precision(x.scalar_type()));
-    arguments.check("q_weight", parameters[0], {channels, channels});
-    arguments.check("q_bias", parameters[1], {channels});
-    arguments.check("kv_weight", parameters[2], {2 * channels, channels});
-    arguments.check("kv_bias", parameters[3], {2 * channels});
-    arguments.check("pool_weight", parameters[4], {channels, channels, 1, 1});
-    arguments.check("pool_bias", parameters[5], {channels});
-    check_norm(arguments, x, parameters[6], parameters[7]);
+    arguments.check("q_weight", p.q_weight, {channels, channels});
+    arguments.check("q_bias", p.q_bias, {channels});
+    arguments.check("kv_weight", p.kv_weight, {2 * channels, channels});
+    arguments.check("kv_bias", p.kv_bias, {2 * channels});
+    arguments.check("pool_weight", p.pool_weight, {channels, channels, 1, 1});
+    arguments.check("pool_bias", p.pool_bias, {channels});
+    check_norm(arguments, x, p.norm_weight, p.norm_bias);
     arguments.check("pooled_bias_rows", of_attention[4], {x.size(1), -1}, kLong);
     arguments.check("pooled_bias_columns", of_attention[5], {x.size(2), -1}, kLong);
     return arguments;
   }
 
   static ArgumentChecks check_after_attention(
-      const char* name, const Tensor& x, const Tensor& attended, const Tensors<12>& parameters) {
+      const char* name, const Tensor& x, const Tensor& attended, const BlockParameters& p) {
     const ArgumentChecks arguments("after_attention", name, x, 4, "(B, H, W, C)");
-    const int64_t channels = x.size(3), hidden = parameters[6].size(0);
+    const int64_t channels = x.size(3), hidden = p.conv_weight.size(0);
     arguments.check("attended", attended, x.sizes());
-    arguments.check("proj_weight", parameters[0], {channels, channels});
-    arguments.check("proj_bias", parameters[1], {channels});
-    check_norm(arguments, x, parameters[2], parameters[3]);
-    arguments.check("fc1_weight", parameters[4], {2 * hidden, channels});
-    arguments.check("fc2_weight", parameters[8], {channels, hidden});
-    arguments.check("fc2_bias", parameters[9], {channels});
-    check_norm(arguments, x, parameters[10], parameters[11]);
+    arguments.check("proj_weight", p.proj_weight, {channels, channels});
+    arguments.check("proj_bias", p.proj_bias, {channels});
+    check_norm(arguments, x, p.norm_weight, p.norm_bias);
+    arguments.check("fc1_weight", p.fc1_weight, {2 * hidden, channels});
+    arguments.check("fc2_weight", p.fc2_weight, {channels, hidden});
+    arguments.check("fc2_bias", p.fc2_bias, {channels});
+    check_norm(arguments, x, p.next_weight, p.next_bias);
     return arguments;
   }
 
