@@ -24,9 +24,9 @@ BACKBONES = {
     'PerViT': (partial(PerViT, 'tiny'), False, 2940),
     'VARS-S in RVT': (partial(VARS, 'rvt-tiny', pretrain_size=64), False, 3018),
     'VARS-D in DeiT': (partial(VARS, 'deit-tiny', 'vars_d', pretrain_size=64), False, 2420),
-    'TransNeXt': (partial(TransNeXt, 'tiny'), False, 1.45 * SWIN),
-    'TransNeXt in bfloat16': (partial(TransNeXt, 'tiny'), True, 1.5 * SWIN),
-    'TransNeXt in bfloat16 with dropped paths': (partial(TransNeXt, 'tiny', drop_path_rate=0.2), True, 1.6 * SWIN),
+    'TransNeXt': (partial(TransNeXt, 'tiny'), False, 1.25 * SWIN),
+    'TransNeXt in bfloat16': (partial(TransNeXt, 'tiny'), True, 1.33 * SWIN),
+    'TransNeXt in bfloat16 with dropped paths': (partial(TransNeXt, 'tiny', drop_path_rate=0.2), True, 1.35 * SWIN),
 }
 
 
@@ -61,4 +61,4 @@ def test_number_of_calls(name: str) -> None:
     if name.startswith('TransNeXt'):
         backbone.eval()
         with torch.no_grad():
-            assert calls_of(lambda: backbone(image)) < 1.2 * 2403
+            assert calls_of(lambda: backbone(image)) < 1.1 * 2403
