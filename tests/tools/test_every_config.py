@@ -145,8 +145,13 @@ def test_every_config_starts_at_full_size(name: str, workplace: Path, tmp_path: 
     """It takes its first training step and predicts for its first validation image; the weights are made up."""
     config, weights = Config.fromfile(ROOT / f'configs/{name}.py'), tmp_path / 'weights.pth'
     prefix = config.model.backbone.init_cfg.get('prefix', '')  # of ConvNeXt's, a whole classifier of mmpretrain's
-    shapes = {name: value.shape for name, value in model_of(config).backbone.state_dict().items()}
-    torch.save(dict(state_dict={prefix + name: parity.fill_value(name, shapes[name]) for name in shapes}), weights)
+    made_up = {
+        prefix + key: (parity.fill_value(key, value.shape) * value.is_floating_point()).to(
+            value.dtype
+        )  # indices are 0
+        for key, value in model_of(config).backbone.state_dict().items()
+    }
+    torch.save(dict(state_dict=made_up), weights)
     options = [f'model.backbone.init_cfg.checkpoint={weights}']
     if 'in1k' in name:  # 128 images a process are for GPUs; some start from a whole classifier
         options += ['model.init_cfg=None', 'train_dataloader.batch_size=2']
