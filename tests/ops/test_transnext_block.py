@@ -1,13 +1,16 @@
 """The operators of a block of TransNeXt against the formulas; whole stages are in tests/systems/transnext."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from bioattn_mm.ops.check import compare
 from bioattn_mm.ops.registration import differentiable
+from bioattn_mm.ops.samples import ON_CUDA
 from tests.ops.blocks import EPS, OF_BLOCKS
-from tests.ops.conftest import needs_library
+from tests.ops.conftest import needs_cuda, needs_library
 
 pytestmark = needs_library
 CASES = [
@@ -21,6 +24,17 @@ CASES = [
 @pytest.mark.parametrize(('name', 'dtype', 'sizes'), CASES, ids=str)
 def test_values_and_gradients(name: str, dtype: torch.dtype, sizes: dict) -> None:
     agrees, cells = compare(OF_BLOCKS[name], 'cpu', 'cpu', dtype, sizes)
+    assert agrees, cells
+
+
+@needs_cuda
+@pytest.mark.parametrize('dtype', ON_CUDA)
+@pytest.mark.parametrize('name', OF_BLOCKS)
+def test_values_and_gradients_on_cuda(name: str, dtype: torch.dtype) -> None:
+    norms = dict(aggregate=(7, 8), after_attention=(4, 5, 12, 13))[name]  # in the dtype of the tokens there
+    full_precision = set(OF_BLOCKS[name].full_precision) - set(norms)
+    sizes = dict(grid=(16, 24), **dict(pooled_grid=(2, 3), channels=24) if name == 'aggregate' else {})
+    agrees, cells = compare(replace(OF_BLOCKS[name], full_precision=full_precision), 'cuda', 'cuda', dtype, sizes)
     assert agrees, cells
 
 
