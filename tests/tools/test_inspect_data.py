@@ -87,8 +87,8 @@ def write_coco(folder: Path, annotations: list[dict], images: list[dict], catego
 
 
 def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
-    printed = tool(workplace, TOOL, DETECTOR, '--mini', '--out', 'inspected', '--number', 5)
-    out = workplace / 'inspected'
+    printed = tool(workplace, TOOL, DETECTOR, '--mini', '--out', 'inspected_boxes', '--number', 5)
+    out = workplace / 'inspected_boxes'
     document = json.loads((out / 'statistics.json').read_text())
     truth = json.loads((workplace / 'data/mini/coco/annotations/instances_train2017.json').read_text())
     names = {category['id']: category['name'] for category in truth['categories']}
@@ -118,14 +118,14 @@ def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
 
 
 def test_miniature_ade20k(workplace: Path, tool: InProcess) -> None:
-    tool(workplace, TOOL, SEGMENTOR, '--mini', '--split', 'val', '--out', 'labels', '--number', 2, '--decode')
+    tool(workplace, TOOL, SEGMENTOR, '--mini', '--split', 'val', '--out', 'counted', '--number', 2, '--decode')
     data = workplace / 'data/mini/ADEChallengeData2016'
     maps = [np.asarray(Image.open(path)) for path in sorted((data / 'annotations/validation').glob('*.png'))]
     counts = np.bincount(np.concatenate([labels.ravel() for labels in maps]), minlength=151)
     rows = read_csv(workplace / 'labels/classes.csv')
     assert [int(row['pixels']) for row in rows] == counts[1:].tolist()
     assert [int(row['images']) for row in rows] == [sum(n in labels for labels in maps) for n in range(1, 151)]
-    summary = summary_of(workplace / 'labels')
+    summary = summary_of(workplace / 'counted')
     assert summary['pixels that do not count'] == counts[0] and summary['problems'] == 0
     first = min((workplace / 'labels/samples').glob('*.png'))
     assert Image.open(first).size == maps[0].shape[::-1]

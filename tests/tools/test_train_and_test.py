@@ -141,7 +141,7 @@ BAD_INPUT = {
     'predict.py CONFIG x.pth image.jpg --mini --score-thr nan': 'argument --score-thr: expected a number from 0 to 1',
     f'test.py {SMALL_PANOPTIC} other.pth --mini --tta': 'multi-scale testing needs tta_model and tta_pipeline',
     f'train.py {SMALL_PANOPTIC} --data data/mini/coco': '.*learns panoptic segmentation: take a config of either',
-    f'inspect_data.py {SMALL_PANOPTIC} --mini --out inspected': 'panoptic annotations cannot be inspected',
+    f'inspect_data.py {SMALL_PANOPTIC} --mini --out of_panoptic': 'panoptic annotations cannot be inspected',
     'test.py configs/transnext/mask2former_tiny_ade20k_panoptic.py other.pth': '.*docs/training.md says under Data',
     'predict.py CONFIG small.pth': 'nothing to predict on: name images, folders, globs, videos or a cam',
     'predict.py CONFIG': 'no checkpoint: expected CONFIG CHECKPOINT INPUT..., or CONFIG INPUT... with --min',
