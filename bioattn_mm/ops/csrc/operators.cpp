@@ -14,7 +14,7 @@ namespace {
 // The version of the package that the library was compiled from. The Python files beside it compare it with theirs.
 std::string version() { return BIOATTN_VERSION; }
 
-// What TransNeXtBlock calls on the CPU.
+// The kernels of the CPU that TransNeXtBlock calls.
 struct CpuBlock {
   static constexpr auto add_norm = checked<cpu_kernel<&CpuKernels::add_norm_forward>, check_add_norm>;
   static constexpr auto add_norm_backward =
@@ -55,16 +55,10 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("add_norm", boxed<CpuBlock::add_norm>);
-  library.impl("add_norm_backward", boxed<CpuBlock::add_norm_backward>);
   library.impl("aggregated_attention", boxed<checked<of_aggregated_attention::forward, check_aggregated_attention>>);
   library.impl(
       "aggregated_attention_backward",
       boxed<checked<of_aggregated_attention::backward, check_aggregated_attention_backward>>);
-  library.impl("cosine_attention", boxed<CpuBlock::cosine_attention>);
-  library.impl("cosine_attention_backward", boxed<CpuBlock::cosine_attention_backward>);
-  library.impl("gated_convolution", boxed<CpuBlock::gated_convolution>);
-  library.impl("gated_convolution_backward", boxed<CpuBlock::gated_convolution_backward>);
   library.impl("gelu_pool", boxed<CpuBlock::gelu_pool>);
   library.impl("gelu_pool_backward", boxed<CpuBlock::gelu_pool_backward>);
   library.impl("log_cpb_table", boxed<checked<cpu_kernel<&CpuKernels::log_cpb_table_forward>, check_log_cpb_table>>);

@@ -62,7 +62,7 @@ inline GeluPoolNormResults norm_of_pooled(
   return {normed, pooled, tokens_of(mean, pooled, {}), tokens_of(rstd, pooled, {})};
 }
 
-// `Kernels` are those of a device.
+// `Kernels` has the kernels of a device, each after a check of its arguments.
 template <typename Kernels>
 struct TransNeXtBlock {
   // The output, and what the backward pass takes; of_attention are arguments of cosine_attention from `scale` on.
@@ -185,8 +185,14 @@ struct TransNeXtBlock {
             of_fc1_bias, of_conv_weight, of_conv_bias,   of_fc2_weight, of_fc2_bias,    of_next_weight, of_next_bias};
   }
 
-  template <typename Library>
-  static void add_to(Library& library) {
+  // The operators of a block, and those in `Kernels` that other layers call, too.
+  static void add_to(torch::stable::detail::StableLibrary& library) {
+    library.impl("add_norm", boxed<Kernels::add_norm>);
+    library.impl("add_norm_backward", boxed<Kernels::add_norm_backward>);
+    library.impl("cosine_attention", boxed<Kernels::cosine_attention>);
+    library.impl("cosine_attention_backward", boxed<Kernels::cosine_attention_backward>);
+    library.impl("gated_convolution", boxed<Kernels::gated_convolution>);
+    library.impl("gated_convolution_backward", boxed<Kernels::gated_convolution_backward>);
     library.impl("aggregate", boxed<aggregate>);
     library.impl("aggregate_backward", boxed<aggregate_backward>);
     library.impl("after_attention", boxed<after_attention>);
@@ -194,7 +200,7 @@ struct TransNeXtBlock {
   }
 
  private:
-  // What the operators that are called check is left to them.
+  // Shapes and dtypes of what no operator checks that is called here.
   static ArgumentChecks check_aggregate(
       const Tensor& x, const AggregateParameters& p, const Tensors<8>& of_attention) {
     const ArgumentChecks arguments("aggregate", "x", x, 4, "(B, H, W, C)");

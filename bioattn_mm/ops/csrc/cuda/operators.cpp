@@ -25,7 +25,7 @@ std::vector<int64_t> cuda_releases() {
   return {CUDART_VERSION, driver};
 }
 
-// What TransNeXtBlock calls on CUDA.
+// The kernels of CUDA that TransNeXtBlock calls.
 struct CudaBlock {
   static constexpr auto add_norm = checked<cuda_kernel<add_norm_forward_cuda>, check_add_norm>;
   static constexpr auto add_norm_backward = checked<cuda_kernel<add_norm_backward_cuda>, check_add_norm_backward>;
@@ -67,16 +67,10 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
-  library.impl("add_norm", boxed<CudaBlock::add_norm>);
-  library.impl("add_norm_backward", boxed<CudaBlock::add_norm_backward>);
   library.impl("aggregated_attention", boxed<checked<aggregated_attention_forward_cuda, check_aggregated_attention>>);
   library.impl(
       "aggregated_attention_backward",
       boxed<checked<aggregated_attention_backward_cuda, check_aggregated_attention_backward>>);
-  library.impl("cosine_attention", boxed<CudaBlock::cosine_attention>);
-  library.impl("cosine_attention_backward", boxed<CudaBlock::cosine_attention_backward>);
-  library.impl("gated_convolution", boxed<CudaBlock::gated_convolution>);
-  library.impl("gated_convolution_backward", boxed<CudaBlock::gated_convolution_backward>);
   library.impl("gelu_pool_norm", boxed<CudaBlock::gelu_pool_norm>);
   library.impl("gelu_pool_norm_backward", boxed<CudaBlock::gelu_pool_norm_backward>);
   library.impl("log_cpb_table", boxed<checked<cuda_kernel<log_cpb_table_forward_cuda>, check_log_cpb_table>>);
