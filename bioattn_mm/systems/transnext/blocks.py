@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
-from ...ops.add_norm import MAX_CHANNELS, MIN_CHANNELS
+from ...ops.add_norm import MAX_CHANNELS, MIN_CHANNELS, add_norm
 from ...ops.arguments import autocast_dtype, without_autocast
 from ...ops.backends import choose_backend
 from ...ops.constants import cached_constant
@@ -235,13 +235,7 @@ def _block(
         return x, normed
     *parameters, attention_factor, mlp_factor, eps = others
     proj, norm2, (fc1_weight, fc1_bias), conv, fc2, next_norm = zip(parameters[::2], parameters[1::2])
-    with without_autocast(x):  # on a GPU, with branches in float16
-        x = x + _scaled(F.linear(attended, *proj), attention_factor)
-        normed = F.layer_norm(x, x.shape[3:], *norm2, eps).to(attended.dtype)
-        gated = gated_convolution(F.linear(normed, fc1_weight), *conv, x_bias=fc1_bias)
-        x = x + _scaled(F.linear(gated, *fc2), mlp_factor)
-        return x, F.layer_norm(x, x.shape[3:], *next_norm, eps)
-
-
-def _scaled(branch: Tensor, factor: Tensor | None) -> Tensor:
-    return branch if factor is None else branch * factor.to(branch.dtype)[:, None, None, None]
+    with without_autocast(x):  # the branches of a GPU in float16 have less precision than the tokens
+        x, normed = add_norm(x, F.linear(attended, *proj).to(x.dtype), *norm2, eps, attention_factor)
+        gated = gated_convolution(F.linear(normed.to(attended.dtype), fc1_weight), *conv, x_bias=fc1_bias)
+        return add_norm(x, F.linear(gated, *fc2).to(x.dtype), *next_norm, eps, mlp_factor)
