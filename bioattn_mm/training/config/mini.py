@@ -84,7 +84,7 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
         if is_one_of(path, PIXEL_SIZES):
             return _divide(value)
         if is_one_of(path, MASK_POINTS):
-            return value // SIZE_DIVISOR**2
+            return max(1, value // SIZE_DIVISOR**2)
         return min(value, MAX_COUNT) if is_one_of(path, COUNTS) else value
 
     config = Config(map_values(config.to_dict(), shrink), filename=config.filename)

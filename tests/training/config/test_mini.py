@@ -97,7 +97,7 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
     unchanged = dict(scales=[256], stride=(128, 128), size=512, num=1000)
     config.model.decode_head.update(img_size=(768, 768), **unchanged)
     config.model.update(
-        train_cfg=dict(rcnn=[dict(sampler=dict(num=512)), dict(sampler=dict(num=32))]),
+        train_cfg=dict(rcnn=[dict(sampler=dict(num=512)), dict(sampler=dict(num=32))], num_points=9),
         roi_head=dict(bbox_head=[dict(test_cfg=dict(max_per_img=100))]),
         init_cfg=dict(type='Pretrained', checkpoint='segmentor.pth'),
     )
@@ -115,7 +115,7 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
         'model.data_preprocessor.batch_augments.0.size': (160, 160),
         'model.decode_head': dict(unchanged, img_size=(192, 192)), 'model.init_cfg': None,
         'model.train_cfg.rcnn.0.sampler.num': 64, 'model.train_cfg.rcnn.1.sampler.num': 32,
-        'model.roi_head.bbox_head.0.test_cfg.max_per_img': 64,
+        'model.roi_head.bbox_head.0.test_cfg.max_per_img': 64, 'model.train_cfg.num_points': 1,
         'val_evaluator': dict(ann_file='data/mini/ADEChallengeData2016/annotations.json', other_file=other),
     }  # fmt: skip
     assert_has(mini, expected)
