@@ -43,7 +43,7 @@ def file_defect(folder: Path, kinds: str, random: Random) -> Case:
         path.mkdir()
     elif kind != 'missing':
         path.write_bytes(contents[kind])
-    # Without the last of the classes its label is one of none.
+    # A file that is cut may lack the last class: its labels are then out of range.
     names = [path.stem, 'label map', 'class ', 'label out of range']
     return Case(folder, names, (False, kind == 'cut' and path.parent.name == 'images'))
 

@@ -170,7 +170,7 @@ def tests_of(file: Path, with_folder: bool) -> list[str]:
         return OF_OPERATORS
     parents = (ROOT / 'tests' / file.relative_to(ROOT / 'bioattn_mm')).parents
     folder = next(each for each in parents if list(each.glob('test_*.py')))
-    # With both go what a folder refuses, and those of `common` beside it, which hold all systems to the same rules.
+    # Tests of what a folder refuses run with both, and those of `common` beside it, which are about all systems.
     folders = [each for each in dict.fromkeys((folder, folder.with_name('common'))) if each.is_dir()]
     own = folder / f'test_{file.stem}.py'
     tests = [own, *(each / 'test_wrong_arguments.py' for each in folders)] if own.exists() else []

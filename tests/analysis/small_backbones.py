@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.systems.common.small_backbones import CASES
 
-# What the variants of the systems' own tests get besides: blocks behind the last output are left out.
+# These options are added to the small backbones of the systems' tests: blocks behind the last output are left out.
 OPTIONS = dict(
     TransNeXt={},
     GABSwin=dict(window_size=4),
@@ -54,7 +54,7 @@ def save_segmentor(folder: Path, name: str, changes: dict | None = None, **optio
     torch.manual_seed(0)
     model = MODELS.build(config.model)
     for parameter in model.parameters():
-        # As large as trained ones, so that attention and predictions are not the same everywhere.
+        # Weights are as large as trained ones, so that attention and predictions are not the same everywhere.
         parameter.data += 0.1 * torch.randn_like(parameter)
     torch.nn.init.normal_(model.decode_head.conv_seg.weight, std=1.0)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path.with_suffix('.pth'))

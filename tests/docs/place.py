@@ -29,7 +29,7 @@ from .blocks import ROOT
 # Which tool a line runs, and with which config.
 TRAINS, TESTS = r'(\b|_)train(\.py|\.sh)? ', r'(\b|_)test(\.py|\.sh)? '
 CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k|cifar10)[\w-]*(\.py)?')
-# What is put behind other tools.
+# These options are put behind other tools, which then take few images.
 SHORTER = {
     r'\b(erf|locality|attention_segmentation)\.py ': '--max-images 2',
     r'\b(export(\.py)?|robustness\.py) ': '--cfg-options test_dataloader.dataset.indices=2',

@@ -38,7 +38,7 @@ BACKBONES = {
     },
     'VARS-D in DeiT': other('VARS', dict(TWO, attention='vars_d'), block='deit'),
 }
-# Where a classifier takes something else than the average of the last map.
+# These classifiers take something else than the average of the last map.
 OUT_TYPES = dict(ConViT='cls_token', GABViT='avg_featmap', VARS='avg_featmap')
 HEADED = ('TransNeXt', 'ConViT', 'PerViT', 'GABViT', 'VARS-D', 'VARS-SD')
 # What is refused for a reason of the system, by (system, format, size).

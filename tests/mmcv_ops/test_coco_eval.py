@@ -50,7 +50,7 @@ def test_the_numbers_are_those_of_pycocotools(kind: str, tmp_path: Path) -> None
     expected = stats(COCOeval)
     np.testing.assert_allclose(stats(coco_metric.COCOeval), expected, rtol=0, atol=1e-12)
     assert ((expected > 0) & (expected < 0.9)).all()
-    # As it is computed without this package.
+    # The script imports nothing of this package.
     official = runpy.run_path(str(ROOT / 'benchmarks/official_evaluation.py'))['average_precision']
     precision, at_50 = official(*map(str, files)).values()
     assert (precision, at_50) == pytest.approx((100 * expected[0], 100 * expected[1]))
