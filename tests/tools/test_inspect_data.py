@@ -118,16 +118,17 @@ def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
 
 
 def test_miniature_ade20k(workplace: Path, tool: InProcess) -> None:
-    tool(workplace, TOOL, SEGMENTOR, '--mini', '--split', 'val', '--out', 'counted', '--number', 2, '--decode')
+    out = workplace / 'inspected_maps'
+    tool(workplace, TOOL, SEGMENTOR, '--mini', '--split', 'val', '--out', out, '--number', 2, '--decode')
     data = workplace / 'data/mini/ADEChallengeData2016'
     maps = [np.asarray(Image.open(path)) for path in sorted((data / 'annotations/validation').glob('*.png'))]
     counts = np.bincount(np.concatenate([labels.ravel() for labels in maps]), minlength=151)
-    rows = read_csv(workplace / 'labels/classes.csv')
+    rows = read_csv(out / 'classes.csv')
     assert [int(row['pixels']) for row in rows] == counts[1:].tolist()
     assert [int(row['images']) for row in rows] == [sum(n in labels for labels in maps) for n in range(1, 151)]
-    summary = summary_of(workplace / 'counted')
+    summary = summary_of(out)
     assert summary['pixels that do not count'] == counts[0] and summary['problems'] == 0
-    first = min((workplace / 'labels/samples').glob('*.png'))
+    first = min((out / 'samples').glob('*.png'))
     assert Image.open(first).size == maps[0].shape[::-1]
 
 
