@@ -36,9 +36,11 @@ class FixedChance:
 
 
 def looks(scene, mask):
-    """Area and place in one number, and the mean colour in two."""
+    """Area and place in one number, the mean colour in two, and the mean difference of neighbouring pixels."""
     rows, columns = np.nonzero(mask)
-    return [(1 + columns / 100 + rows / 50).sum(), *(scene.image[mask] @ [[1, 3], [2, 1], [3, -1]]).mean(0)]
+    colour = (scene.image[mask] @ [[1, 3], [2, 1], [3, -1]]).mean(0)
+    texture = np.abs(np.diff(scene.image.sum(-1, dtype=float), axis=1))[mask[:, 1:]].mean()
+    return [(1 + columns / 100 + rows / 50).sum(), *colour, texture]
 
 
 def empty_scene(light_side=1):
@@ -108,12 +110,15 @@ def test_overlap_of_boxes():
 
 
 KIND_LOOKS = {
-    'broadleaf': (53045, 2.3677, 1.6327), 'conifer': (34175, 1.714, 0.6384), 'house': (1.2856e+05, 2.9025, 1.9489),
-    'car': (1.9116e+05, 2.8701, 2.2196), 'boat': (64526, 3.4189, 2.3792), 'flag': (32389, 3.2594, 2.3625),
-    'beach ball': (94186, 4.3036, 2.9386), 'football': (94167, 4.3117, 2.2087), 'umbrella': (42708, 3.8372, 2.8587),
-    'kite': (25678, 2.9272, 2.5309), 'stop sign': (27751, 3.084, 2.4436), 'traffic light': (23745, 1.9823, 1.226),
-    'hydrant': (51743, 1.9671, 2.5505), 'surfboard': (34502, 3.5015, 2.7322), 'balloon': (49068, 3.193, 2.4404),
-    'lighthouse': (28769, 3.9377, 2.7651), 'daisy': (31617, 4.4875, 2.6391),
+    'broadleaf': (53045, 2.3677, 1.6327, 0.027564), 'conifer': (34175, 1.714, 0.6384, 0.025749),
+    'house': (1.2856e+05, 2.9025, 1.9489, 0.042743), 'car': (1.9116e+05, 2.8701, 2.2196, 0.02266),
+    'boat': (64526, 3.4189, 2.3792, 0.049674), 'flag': (32389, 3.2594, 2.3625, 0.063282),
+    'beach ball': (94186, 4.3036, 2.9386, 0.060287), 'football': (94167, 4.3117, 2.2087, 0.073602),
+    'umbrella': (42708, 3.8372, 2.8587, 0.069311), 'kite': (25678, 2.9272, 2.5309, 0.091221),
+    'stop sign': (27751, 3.084, 2.4436, 0.15208), 'traffic light': (23745, 1.9823, 1.226, 0.074051),
+    'hydrant': (51743, 1.9671, 2.5505, 0.030759), 'surfboard': (34502, 3.5015, 2.7322, 0.17555),
+    'balloon': (49068, 3.193, 2.4404, 0.095164), 'lighthouse': (28769, 3.9377, 2.7651, 0.088442),
+    'daisy': (31617, 4.4875, 2.6391, 0.1128),
 }  # fmt: skip
 
 
@@ -125,14 +130,17 @@ def test_every_kind_is_drawn_as_ever(kind):
 
 
 SCENE_LOOKS = {
-    ('pasture', 0.1): dict(sky=(10855, 998.26, 324.09), grass=(55212, 585.07, 374.26)),
-    ('farm', 0.1): dict(mountain=(6485, 1051.2, 460.46), grass=(1506, 817.85, 452.39), field=(53706, 713.55, 700.38)),
-    ('coast', 0.1): dict(sea=(17758, 755.58, 132.82), sand=(37454, 982.58, 634.91)),
-    ('street', 0.1): dict(grass=(41386, 597.05, 377.15), road=(13826, 709.29, 352.3)),
-    ('pasture', 0.8): dict(sky=(61757, 1179.8, 546.04), grass=(1.1589e+05, 734.79, 527.35)),
-    ('farm', 0.8): dict(grass=(16896, 906.97, 616.89), field=(98997, 624.3, 559.78)),
-    ('coast', 0.8): dict(sea=(59593, 763.42, 174.09), sand=(56300, 1103.6, 691)),
-    ('street', 0.8): dict(grass=(75475, 762.01, 542.52), road=(40418, 655.21, 335.65)),
+    ('pasture', 0.1): dict(sky=(10855, 998.26, 324.09, 2.8615), grass=(55212, 585.07, 374.26, 27.653)),
+    ('farm', 0.1): dict(
+        mountain=(6484.8, 1051.2, 460.46, 3.14), grass=(1506, 817.85, 452.39, 20.533),
+        field=(53706, 713.55, 700.38, 27.068),
+    ),
+    ('coast', 0.1): dict(sea=(17758, 755.58, 132.82, 4.0093), sand=(37454, 982.58, 634.91, 14.088)),
+    ('street', 0.1): dict(grass=(41386, 597.05, 377.15, 27.374), road=(13826, 709.29, 352.3, 15.365)),
+    ('pasture', 0.8): dict(sky=(61757, 1179.8, 546.04, 0.50907), grass=(1.1589e+05, 734.79, 527.35, 29.583)),
+    ('farm', 0.8): dict(grass=(16896, 906.97, 616.89, 23.33), field=(98997, 624.3, 559.78, 18.625)),
+    ('coast', 0.8): dict(sea=(59593, 763.42, 174.09, 2.9786), sand=(56300, 1103.6, 691, 12.16)),
+    ('street', 0.8): dict(grass=(75475, 762.01, 542.52, 28.736), road=(40418, 655.21, 335.65, 12.553)),
 }  # fmt: skip
 
 
@@ -147,7 +155,7 @@ def test_every_scene_is_drawn_as_ever(name, share):
 
 def test_a_single_object_fills_much_of_its_image():
     scene = scenes.draw_single(FixedChance(0.8), 'flag')
-    assert looks(scene, scene.instances[0].mask) == pytest.approx((29469, 869.75, 508.22), rel=0.001)
+    assert looks(scene, scene.instances[0].mask) == pytest.approx((29469, 869.75, 508.22, 8.0138), rel=0.001)
 
 
 PLACES = {
