@@ -18,10 +18,10 @@ from tests.ops.conftest import needs_library
 SWIN = 2514
 # The backbone, whether it trains in mixed precision, and how many calls it may make.
 BACKBONES = {
-    'ConViT': (partial(ConViT, 'tiny'), False, 2130),
+    'ConViT': (partial(ConViT, 'tiny'), False, 2160),
     'GABSwin': (partial(GABSwin, 'tiny'), False, 1.5 * SWIN),
     'GABViT': (partial(GABViT, 'small'), False, 3018),
-    'PerViT': (partial(PerViT, 'tiny'), False, 2940),
+    'PerViT': (partial(PerViT, 'tiny'), False, 2980),
     'VARS-S in RVT': (partial(VARS, 'rvt-tiny', pretrain_size=64), False, 3018),
     'VARS-D in DeiT': (partial(VARS, 'deit-tiny', 'vars_d', pretrain_size=64), False, 2420),
     'TransNeXt': (partial(TransNeXt, 'tiny'), False, 1.25 * SWIN),

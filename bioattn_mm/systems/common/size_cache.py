@@ -3,11 +3,14 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ...ops.constants import can_be_kept, is_captured
+
+Result = TypeVar('Result', Tensor, tuple[Tensor, ...])
 
 
 class SizeCache:
@@ -21,6 +24,7 @@ class SizeCache:
     Args:
         max_sizes: Number of results kept.
         max_bytes: Limit of the memory of all results in bytes; None for no limit. The newest is kept in any case.
+            With a limit, results are single tensors.
     """
 
     def __init__(self, max_sizes: int = 16, max_bytes: int | None = None) -> None:
@@ -37,8 +41,8 @@ class SizeCache:
         return not (module.training or torch.is_grad_enabled()) and can_be_kept() and not is_captured()
 
     def get(
-        self, module: nn.Module, size: Hashable, compute: Callable[[], Tensor], shared: nn.Module | None = None
-    ) -> Tensor:
+        self, module: nn.Module, size: Hashable, compute: Callable[[], Result], shared: nn.Module | None = None
+    ) -> Result:
         """Return the cached result for `size`, which may include a dtype, or compute it.
 
         It depends on the parameters of the module that owns the cache, and on those of a second one, `shared`.
@@ -83,9 +87,13 @@ class SizeCache:
 
 def _tensors(module: nn.Module) -> list[Tensor]:
     """Parameters and buffers of a module: torch.nn.utils.prune has its masks in these."""
-    found = [tensor for tensor in (*module._parameters.values(), *module._buffers.values()) if tensor is not None]
-    for child in module._modules.values():
-        found += _tensors(child)
+    found = []
+    for tensors in (module._parameters, module._buffers):
+        for name in tensors:
+            if tensors[name] is not None:
+                found.append(tensors[name])
+    for name in module._modules:
+        found += _tensors(module._modules[name])
     return found
 
 

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...ops.arguments import without_autocast
+from ...ops.constants import cached_constant
 from ...registry import MODELS
 from ..common.arguments import head_dims_of, weight_and_bias
 from ..common.attention_maps import AttentionMap, AttentionMaps
@@ -68,8 +69,12 @@ class GPSA(nn.Module):
         (value,) = split_heads(self.v(x), 1, self.num_heads)
         content = F.scaled_dot_product_attention(query, key, value)  # (B, heads, N, d)
         rows, columns = self.position_weights(grid)
-        position = torch.einsum('njv,bnuvd->bnujd', columns.to(value.dtype), value.unflatten(2, grid))
-        position = torch.einsum('niu,bnujd->bnijd', rows.to(value.dtype), position).flatten(2, 3)
+        # One product over the columns and one over the rows, of the images and the other axis side by side.
+        position = value.unflatten(2, grid).permute(1, 3, 0, 2, 4)  # (heads, W, B, H, d)
+        sizes = position.shape
+        position = (columns.to(value.dtype) @ position.flatten(2)).view(sizes).transpose(1, 3)  # (heads, H, B, W, d)
+        sizes = position.shape
+        position = (rows.to(value.dtype) @ position.flatten(2)).view(sizes).permute(2, 0, 1, 3, 4).flatten(2, 3)
         gate = self.gating_param.sigmoid()[:, None, None].to(value.dtype)
         return self.proj(merge_heads(torch.lerp(content, position, gate), x.shape))
 
@@ -81,16 +86,12 @@ class GPSA(nn.Module):
         weight, bias = weight_and_bias(self.pos_proj)
         with without_autocast(weight):
             horizontal, vertical, square = weight[:, :, None, None].unbind(1)
-
-            def axis_logits(length: int, slope: Tensor) -> Tensor:
-                position = torch.arange(length, device=weight.device, dtype=weight.dtype)
-                offset = position - position[:, None]  # key - query
-                return slope * offset + square * offset.square()
-
+            dy, dx = (offsets(length, weight.dtype, weight.device) for length in grid)
             # The softmax cancels the bias. It is added all the same, because DistributedDataParallel fails if a
             # parameter gets no gradient.
-            rows = axis_logits(grid[0], vertical) + bias[:, None, None]
-            return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
+            rows = dy * torch.addcmul(vertical, square, dy) + bias[:, None, None]
+            columns = dx * torch.addcmul(horizontal, square, dx)
+            return rows.softmax(-1), columns.softmax(-1)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """The maps 'content', 'position' and what the gate mixes, 'attention' (see `common.attention_maps`)."""
@@ -107,6 +108,13 @@ class GPSA(nn.Module):
     def head_parameters(self) -> dict[str, list[float]]:
         """The gate of each head, sigmoid(g): the share of position in its attention."""
         return dict(gate=self.gating_param.sigmoid().tolist())
+
+
+@cached_constant
+def offsets(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Offsets (key - query) of all pairs of positions on an axis: (length, length)."""
+    position = torch.arange(length, dtype=dtype, device=device)
+    return position - position[:, None]
 
 
 @MODELS.register_module()

@@ -1,5 +1,7 @@
 """GAB for plain ViTs: timm's attention, whose position bias is an MLP of the offset, with a Gaussian bias added."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from timm.layers import Mlp
@@ -13,6 +15,7 @@ from ..common.arguments import head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.grid import Grid
 from ..common.heads import split_heads
+from ..common.size_cache import SizeCache
 from .gaussian_bias import GaussianBias
 
 # timm's MLP of the offset has this width and dropout.
@@ -33,9 +36,17 @@ class GaussianRelPosMlp(nn.Module):
         super().__init__()
         self.mlp = Mlp(2, HIDDEN_DIMS, num_heads, act_layer=nn.ReLU, drop=(DROPOUT, 0.0))
         self.gaussian = GaussianBias(sigma, amplitude, num_heads if gaussian_per_head else None)
+        self._tables = SizeCache()
 
     def table(self, grid: Grid) -> Tensor:
         """Sum of both biases for all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
+        return self._tables.get(self, grid, partial(self._table, grid))
+
+    def train(self, mode: bool = True) -> 'GaussianRelPosMlp':
+        self._tables.clear()
+        return super().train(mode)
+
+    def _table(self, grid: Grid) -> Tensor:
         weight = self.mlp.fc1.weight
         with without_autocast(weight):
             hidden = self.mlp.fc1(log_offsets(*grid, weight.dtype, weight.device)).relu()

@@ -105,7 +105,8 @@ class PeripheralAttention(nn.Module):
     sqrt(d))`, here as the softmax of `q k^T / sqrt(d) + log Phi_p`, in which neither can overflow or vanish.
 
     Memory is linear in the number of tokens. The compiled operator computes log Phi_p each time; in PyTorch, as on a
-    GPU, that takes several times as long as the attention itself, so in eval mode it is cached for each grid.
+    GPU, that takes several times as long as the attention itself, so in eval mode it is cached for each grid. What
+    comes before the queries, the plane after the first convolution, is cached for two grids with any backend.
 
     Args:
         embed_dims: Width of the tokens.
@@ -132,6 +133,7 @@ class PeripheralAttention(nn.Module):
         self.position = build_layer(position or dict(type=PeripheralPosition), num_heads=num_heads)
         self.proj = nn.Linear(embed_dims, embed_dims)
         self._position_biases = SizeCache(max_bytes=cache_bytes)
+        self._hidden_planes = SizeCache(max_sizes=2)
 
     def build_projection(self, embed_dims: int, bias: bool) -> None:
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=bias)
@@ -149,7 +151,7 @@ class PeripheralAttention(nn.Module):
             bias = self._position_biases.get(self, (grid, query.dtype), compute, shared=distance_embedding)
             output = attend(query, key, value, bias)
         else:
-            hidden = self.position.hidden_plane(distance_embedding(grid) if distances is None else distances)
+            hidden = self._hidden_plane(grid, distance_embedding, distances)
             output = self.position.attend(query, key, value, hidden)
         return self.proj(merge_heads(output, x.shape))
 
@@ -157,7 +159,7 @@ class PeripheralAttention(nn.Module):
         self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype | None = None
     ) -> Tensor:
         """log Phi_p of all pairs of tokens, (heads, H * W, H * W), minus the maximum of each query."""
-        hidden = self.position.hidden_plane(distance_embedding(grid))
+        hidden = self._hidden_plane(grid, distance_embedding)
         num_tokens = grid[0] * grid[1]
         bias = hidden[0].new_empty(self.num_heads, num_tokens, num_tokens, dtype=dtype)
         for queries, rows, columns in self._query_chunks(grid, bias.device):
@@ -182,19 +184,29 @@ class PeripheralAttention(nn.Module):
         self, grid: Grid, distance_embedding: DistanceEmbedding
     ) -> Iterator[tuple[Tensor, AttentionMap]]:
         """Phi_p of all queries on a grid, in chunks: indices of the queries, int64, and their Phi_p, from 0 to 1."""
-        hidden = self.position.hidden_plane(distance_embedding(grid))
+        hidden = self._hidden_plane(grid, distance_embedding)
         for queries, rows, columns in self._query_chunks(grid, hidden[0].device):
             phi = self.position(hidden, rows, columns).exp()[None]
             yield torch.arange(queries.start, queries.stop, device=phi.device), AttentionMap.of_grid(phi, grid)
 
     def train(self, mode: bool = True) -> 'PeripheralAttention':
         self._position_biases.clear()
+        self._hidden_planes.clear()
         return super().train(mode)
+
+    def _hidden_plane(
+        self, grid: Grid, distance_embedding: DistanceEmbedding, distances: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """What Phi_p of all queries on a grid has in common."""
+        if distances is None:
+            distances = distance_embedding(grid)
+        compute = partial(self.position.hidden_plane, distances)
+        return self._hidden_planes.get(self.position, grid, compute, shared=distance_embedding)
 
     def _logits(self, x: Tensor, distance_embedding: DistanceEmbedding, queries: Tensor) -> tuple[Tensor, Tensor]:
         """log Phi_c, (B, heads, queries, H * W), and log Phi_p, (heads, queries, H * W), of some queries."""
         query, key, _ = self.query_key_value(x)
-        hidden = self.position.hidden_plane(distance_embedding(tuple(x.shape[1:3])))
+        hidden = self._hidden_plane(tuple(x.shape[1:3]), distance_embedding)
         places = [divmod(place, x.shape[2]) for place in queries.tolist()]
         position = [self.position(hidden, slice(i, i + 1), slice(j, j + 1)) for i, j in places]
         return query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5, torch.cat(position, dim=1)

@@ -7,6 +7,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from bioattn_mm.ops import chunked_attention
+from bioattn_mm.ops.backends import choose_backend
 from bioattn_mm.systems.pervit import (
     DistanceEmbedding,
     PeripheralAttention,
@@ -144,11 +145,12 @@ def test_exported_means_of_windows_are_the_same(grid: Grid, monkeypatch: pytest.
 
 @every_grid
 @pytest.mark.parametrize('position', POSITIONS)
+@pytest.mark.parametrize('backend', ['reference', ''])
 @torch.no_grad()
-def test_what_analysis_and_the_cache_read_is_the_same(
-    position: str, grid: Grid, monkeypatch: pytest.MonkeyPatch
+def test_what_analysis_and_the_caches_read_is_the_same(
+    position: str, backend: str, grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')  # log Phi_p is cached in eval mode
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)  # in eval mode this one caches log Phi_p, both its plane
     layer, embedding, x = layer_of(position), embedding_of(), tokens(grid)
     want = phi_p(layer.position, embedding, grid)
     parts = [part.weights[0].flatten(-2) for _, part in layer.position_attention(grid, embedding)]
@@ -164,7 +166,8 @@ def test_what_analysis_and_the_cache_read_is_the_same(
     ):
         change()
         torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
-        assert len(layer._position_biases) == 1
+        assert len(layer._hidden_planes) == 1
+        assert len(layer._position_biases) == (choose_backend(x.device, None) != 'cpu')
 
 
 @torch.no_grad()
