@@ -127,7 +127,7 @@ test-slow: setup
 	$(PYTEST) -m 'slow and not every_config and not every_kernel and not every_compilation' $(PYTEST_ARGS)
 
 test-extra: setup $(patsubst %,$(VENV)/.ready-%,deploy demo log evaluation bridges tiff)
-	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)
+	$(PYTEST) -m 'extra and not slow and not every_config' $(PYTEST_ARGS)
 
 test-all: setup
 	$(PYTEST) -m 'not dry_run and not every_command' $(PYTEST_ARGS)

@@ -165,7 +165,9 @@ def set_show_dir(config: Config, show_dir: str) -> None:
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization in the config, and this one has none')
     hook.update(draw=True, interval=1)
-    config.visualizer.save_dir = show_dir
+    # Curves of --log stay in the work dir.
+    for backend in config.visualizer.get('vis_backends') or []:
+        backend.save_dir = str(Path(show_dir, 'vis_data'))
     load_ground_truth(config)
 
 

@@ -62,9 +62,10 @@ def test_mini_run_learns(trained: Path) -> None:
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, tool: InProcess) -> None:
     printed = tool(
         workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini',
-        '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels',
+        '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels', '--log', 'tensorboard',
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'tested')
+    assert 'test/mIoU' in curves_of(workplace / 'tested').Tags()['scalars']  # not where the images are
     assert tested == last_validation(trained)
     assert f'mIoU {tested["mIoU"]:.4g}' in printed.splitlines()[-2]
     assert printed.splitlines()[-1].endswith('images/predictions.png')
