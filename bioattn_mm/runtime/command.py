@@ -144,7 +144,9 @@ def predict_all(
     finally:
         results.write()
     number, seconds = len(results.images), time.perf_counter() - start
-    print(f'{number} image{"s" * (number != 1)}, {number / seconds:.2f} images/s; results in {results.folder}')
+    objects = f'{results.num_objects} objects of score {results.score_thr:g} or more, '
+    found = f'{number} image{"s" * (number != 1)}, {objects if predictor.task == "detection" else ""}'
+    print(f'{found}{number / seconds:.2f} images/s; results in {results.folder}')
     if failures:
         print(f'{len(failures)} of {number + len(failures)} could not be used:', file=sys.stderr)
         for source, error in failures:

@@ -53,7 +53,7 @@ class Results:
         kept = predictor.classes if classes is None else classes
         self.kept = [index for index, name in enumerate(predictor.classes) if name in kept]
         first_id = int(predictor.task in ('detection', 'panoptic'))
-        self.images, self.annotations = [], []
+        self.images, self.annotations, self.num_objects = [], [], 0
         self.categories = [
             dict(id=index + first_id, name=name, color=list(color))
             for index, (name, color) in enumerate(zip(predictor.classes, predictor.palette))
@@ -115,6 +115,7 @@ class Results:
         """Write the files of a prediction and what the document says of it into its entry; returns what is drawn."""
         if isinstance(result, Detections):
             result = result.keep((result.scores >= self.score_thr) & np.isin(result.labels, self.kept))
+            self.num_objects += len(result.scores)
             for annotation in coco_annotations(result) if 'coco' in self.formats else ():
                 self.annotations.append(dict(id=len(self.annotations) + 1, image_id=entry['id'], **annotation))
             if 'yolo' in self.formats:

@@ -62,7 +62,8 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
         )  # fmt: skip
     assert exit_.value.code == 1
     printed = capsys.readouterr()
-    assert re.search(r'\n7 images, [\d.]+ images/s; results in found\n$', printed.out)
+    summary = r'\n7 images, (\d+) objects of score 0.1 or more, [\d.]+ images/s; results in found\n$'
+    found = re.search(summary, printed.out)
     assert re.search(r'images .* 5/5 [\d.]+ images/s', printed.out) and re.search(r'clip .* 3/3 ', printed.out)
     line = 'text.png: cannot decode the image text.png: damaged, too large, or not an image'
     assert printed.err.endswith(f'1 of 8 could not be used:\n  {line}\n')
@@ -75,6 +76,7 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
         'predictions.json', 'data.yaml', *(f'labels/{name}.txt' for name in (*names, *frames)),
     ])  # fmt: skip
     coco = COCO(str(place / 'found/predictions.json'))
+    assert int(found[1]) == len(coco.anns) > 0
     images = coco.dataset['images']
     paths = ['a/0.jpg', 'a/1.jpg', 'b/0.jpg', 'b/1.jpg']
     assert [image['file_name'] for image in images] == [*paths, *['clip.mp4'] * 3]
