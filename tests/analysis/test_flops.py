@@ -100,9 +100,10 @@ def test_peripheral_attention(backend: str, cache_bytes: int, monkeypatch: pytes
     kept = cache_bytes > 0 and choose_backend(X.device, None) == 'reference'
     hidden = 4 * HEADS
     distances = (2 * H + 3) * (2 * W + 3) * hidden
-    position = distances + (2 * H + 1) * (2 * W + 1) * 9 * hidden**2 + N * N * 9 * hidden * HEADS
+    plane, position = (2 * H + 1) * (2 * W + 1) * 9 * hidden**2, N * N * 9 * hidden * HEADS
     first, later = twice(PeripheralAttention(C, HEADS, cache_bytes), X, DistanceEmbedding(HEADS))
-    assert first == CONTENT + position and later == (CONTENT if kept else first)
+    assert first == CONTENT + distances + plane + position
+    assert later == (CONTENT if kept else CONTENT + distances + position)  # the plane is always kept
 
 
 def test_convolutional_sparse_reconstruction() -> None:
