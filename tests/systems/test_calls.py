@@ -18,7 +18,7 @@ from tests.ops.conftest import needs_library
 SWIN = 2514
 # The backbone, whether it trains in mixed precision, and how many calls it may make.
 BACKBONES = {
-    'ConViT': (partial(ConViT, 'tiny'), False, 2160),
+    'ConViT': (partial(ConViT, 'tiny'), False, 2213),
     'GABSwin': (partial(GABSwin, 'tiny'), False, 1.5 * SWIN),
     'GABViT': (partial(GABViT, 'small'), False, 3018),
     'PerViT': (partial(PerViT, 'tiny'), False, 2980),

@@ -1,5 +1,7 @@
 """Gated positional self-attention of ConViT, its positional softmax factorised into rows and columns."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from ..common.arguments import head_dims_of, weight_and_bias
 from ..common.attention_maps import AttentionMap, AttentionMaps
 from ..common.building import replace_by_zeros
 from ..common.heads import merge_heads, split_heads
+from ..common.size_cache import SizeCache
 
 
 @MODELS.register_module()
@@ -46,6 +49,7 @@ class GPSA(nn.Module):
         self.gating_param = nn.Parameter(torch.ones(num_heads))
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.locality_strength = locality_strength
+        self._position_weights = SizeCache()
         if locality_strength is not None:
             self.init_as_convolution()
         replace_by_zeros(self, *self.left_out)
@@ -81,8 +85,15 @@ class GPSA(nn.Module):
     def position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The factors `rows`, (heads, H, H), and `columns`, (heads, W, W), of the positional softmax on a grid.
 
-        They are float32 or float64, and each sums to 1 over its last axis.
+        They are float32 or float64, and each sums to 1 over its last axis. In eval mode they are cached.
         """
+        return self._position_weights.get(self.pos_proj, grid, partial(self._compute_position_weights, grid))
+
+    def train(self, mode: bool = True) -> 'GPSA':
+        self._position_weights.clear()
+        return super().train(mode)
+
+    def _compute_position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         weight, bias = weight_and_bias(self.pos_proj)
         with without_autocast(weight):
             horizontal, vertical, square = weight[:, :, None, None].unbind(1)

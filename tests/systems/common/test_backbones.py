@@ -1,5 +1,6 @@
 """What every backbone keeps: any input size, gradients everywhere, and OpenMMLab's switches."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def test_any_input_size(name: str, size: tuple[int, int], device: str) -> None:
         assert parameter.is_meta or min(size) < 64 or key.endswith('bias') or parameter.grad.any(), key
     if name.startswith('PerViT '):  # no row of a table has the parameters of the whole model
         assert backbone.state_dict().keys() != build('PerViT').state_dict().keys()
+
+
+@every_backbone
+@torch.no_grad()
+def test_what_is_cached_of_a_size_follows_the_parameters(name: str) -> None:
+    backbone, image = build(name).eval(), torch.randn(1, 3, 64, 90)
+    before = backbone(image)
+    torch.testing.assert_close(backbone(image), before, rtol=0, atol=0)
+    for parameter in backbone.parameters():
+        parameter.add_(torch.rand_like(parameter), alpha=0.1)
+    # A copy has nothing cached.
+    torch.testing.assert_close(backbone(image), copy.deepcopy(backbone)(image), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bioattn_mm.checkpoints import check_fit
 from bioattn_mm.checkpoints.meta_models import on_meta
 from bioattn_mm.errors import InputError
-from bioattn_mm.systems.gab import GABSwin, GABViT, GaussianBias, GaussianRelPosAttention, GaussianRelPosMlp
+from bioattn_mm.systems.gab import GABSwin, GABViT, GaussianBias, GaussianRelPosAttention
 from tests.needs import needs
 from tests.systems.common.small_backbones import CASES, loaded
 from tests.systems.layers import check_formula
@@ -71,15 +71,6 @@ def test_a_gaussian_of_each_head() -> None:
         weights = module.attention_maps(x, queries)['Gaussian'].weights.flatten(3)
         wanted = sliced_table(gaussian.amplitude, gaussian.sigma, (3, 4))[queries].softmax(-1)
         torch.testing.assert_close(weights, wanted.expand(1, heads, 2, 12))
-
-
-@torch.no_grad()
-def test_the_cached_bias_of_a_vit_follows_its_parameters() -> None:
-    layer = GaussianRelPosMlp(2, sigma=2.0).eval()
-    before = layer.table((3, 4))
-    assert layer.table((3, 4)) is before
-    layer.gaussian.amplitude.mul_(2)
-    torch.testing.assert_close(layer.table((3, 4)) - before, (3 * GaussianBias(2.0).table((3, 4))).expand(2, -1, -1))
 
 
 def test_half_precision_on_a_long_axis() -> None:
