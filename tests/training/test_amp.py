@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.training.amp import autocast_dtype
+from bioattn_mm.training.amp import BFloat16OptimWrapper, autocast_dtype
 
 
 def test_cpus_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +24,15 @@ def test_cpus_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
             assert autocast_dtype('bfloat16', 'cpu') == torch.bfloat16
     # A GPU is asked nothing.
     assert [autocast_dtype(name, 'cuda:0') for name in ('float16', 'bfloat16')] == [torch.float16, torch.bfloat16]
+
+
+def test_gradients_that_are_accumulated_in_bfloat16_wait_for_their_synchronisation() -> None:
+    model = torch.nn.Linear(2, 1)
+    model.no_sync = Mock(side_effect=nullcontext)  # as DistributedDataParallel has it
+    wrapper = BFloat16OptimWrapper(torch.optim.SGD(model.parameters(), 0.1), accumulative_counts=2)
+    wrapper.initialize_count_status(model, 0, 2)
+    for _ in range(2):
+        with wrapper.optim_context(model):
+            loss = model(torch.ones(1, 2)).sum()
+        wrapper.update_params(loss)
+        assert loss.dtype == torch.bfloat16 and model.no_sync.call_count == 1
