@@ -62,7 +62,7 @@ def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture)
         )  # fmt: skip
     assert exit_.value.code == 1
     printed = capsys.readouterr()
-    found = re.search(r'\n7 images, (\d+) objects of score 0.1 or more, .* images/s; results in found\n$', printed.out)
+    found = re.search(r'\n7 images, (\d+) objects of score 0.1 or more, .*/s; results in found\n$', printed.out)
     assert re.search(r'images .* 5/5 [\d.]+ images/s', printed.out) and re.search(r'clip .* 3/3 ', printed.out)
     line = 'text.png: cannot decode the image text.png: damaged, too large, or not an image'
     assert printed.err.endswith(f'1 of 8 could not be used:\n  {line}\n')
