@@ -144,7 +144,7 @@ test-package: setup $(VENV)/.ready-deploy
 	tests/package/check.sh $(BIN)/python
 
 # Without operators, as on a machine where nothing compiles: a copy of the checkout without libraries.
-PORTABLE_TESTS ?= tests/systems tests/checkpoints tests/inference tests/mmcv_ops
+PORTABLE_TESTS ?= tests/systems tests/inference
 test-portable: setup
 	tests/ops/copy_checkout.sh build/portable
 	cd build/portable && PYTHONPATH=$(CURDIR)/build/portable OMP_NUM_THREADS=$(THREADS) $(CURDIR)/$(BIN)/python -m pytest \
