@@ -44,7 +44,7 @@ help:
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
 	@echo 'make test-peers PEERS=FOLDER   upstream tests from checkouts in the folder, and sixty upstream configs with our backbones'
-	@echo 'make test-portable  the fast part of the suite without compiled operators'
+	@echo 'make test-portable  the tests of systems and inference without compiled operators'
 	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (an hour); the'
 	@echo "             operators' tests and trainings in the newest Python of each torch, --check and predictions in all;"
 	@echo '             compiling for ARM. WHEEL=dist/... takes a wheel that is there'

@@ -84,6 +84,6 @@ def _minimize(values: np.ndarray, peak: float, with_offset: bool = True) -> obje
     if with_offset:
         model = model + ConstantModel()
         settings['c'] = values.max() if peak < 0 else values.min()
-    # Of lmfit's methods the one that ends at a bound, such as a centre at the border; the first one creeps up to it.
+    # lmfit's default method creeps up to a bound, such as a centre at the border, until its evaluations run out.
     options = dict(method='least_squares', max_nfev=MAX_EVALUATIONS, calc_covar=False)
     return model.fit(values.ravel(), model.make_params(**settings), x=x, y=y, **options)

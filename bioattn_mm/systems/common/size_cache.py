@@ -18,8 +18,8 @@ class SizeCache:
 
     It is used in eval mode with autograd off, where tensors can be kept, and outside of CUDA graphs, which would keep
     the results of parameters that have changed since. It is emptied when a parameter of the module changes, in
-    place, by assignment or by a move. The module calls `clear` in `train()`: changes through `parameter.data` cannot
-    be detected. Several threads may use it.
+    place, by assignment or by a move. A module that is `SizeCaching` empties it in `train()`: changes through
+    `parameter.data` cannot be detected. Several threads may use it.
 
     Args:
         max_sizes: Number of results kept.
@@ -83,6 +83,16 @@ class SizeCache:
     def __reduce__(self) -> tuple:
         # A copied or pickled module (such as an EMA) has other parameters: its cache starts empty.
         return SizeCache, (self.max_sizes, self.max_bytes)
+
+
+class SizeCaching(nn.Module):
+    """Base of modules whose attributes are caches: `train()` empties them."""
+
+    def train(self, mode: bool = True) -> 'SizeCaching':
+        for value in vars(self).values():
+            if isinstance(value, SizeCache):
+                value.clear()
+        return super().train(mode)
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

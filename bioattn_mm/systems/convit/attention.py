@@ -13,11 +13,11 @@ from ..common.arguments import head_dims_of, weight_and_bias
 from ..common.attention_maps import AttentionMap, AttentionMaps
 from ..common.building import replace_by_zeros
 from ..common.heads import merge_heads, split_heads
-from ..common.size_cache import SizeCache
+from ..common.size_cache import SizeCache, SizeCaching
 
 
 @MODELS.register_module()
-class GPSA(nn.Module):
+class GPSA(SizeCaching):
     """Gated positional self-attention: each head mixes attention to content with attention to a relative position.
 
     Source: ConViT (d'Ascoli et al., ICML 2021), eq. 7: `A = (1 - s(g)) softmax(q k^T / sqrt(d)) + s(g) softmax(p)`
@@ -88,10 +88,6 @@ class GPSA(nn.Module):
         They are float32 or float64, and each sums to 1 over its last axis. In eval mode they are cached.
         """
         return self._position_weights.get(self.pos_proj, grid, partial(self._compute_position_weights, grid))
-
-    def train(self, mode: bool = True) -> 'GPSA':
-        self._position_weights.clear()
-        return super().train(mode)
 
     def _compute_position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         weight, bias = weight_and_bias(self.pos_proj)

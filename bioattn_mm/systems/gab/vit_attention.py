@@ -15,14 +15,14 @@ from ..common.arguments import head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.grid import Grid
 from ..common.heads import split_heads
-from ..common.size_cache import SizeCache
+from ..common.size_cache import SizeCache, SizeCaching
 from .gaussian_bias import GaussianBias
 
 # timm's MLP of the offset has this width and dropout.
 HIDDEN_DIMS, DROPOUT = 128, 0.125
 
 
-class GaussianRelPosMlp(nn.Module):
+class GaussianRelPosMlp(SizeCaching):
     """timm's position bias, an MLP of the log-spaced offset (timm's mode 'cr'), plus `GaussianBias`; for any grid.
 
     Args:
@@ -41,10 +41,6 @@ class GaussianRelPosMlp(nn.Module):
     def table(self, grid: Grid) -> Tensor:
         """Sum of both biases for all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
         return self._tables.get(self, grid, partial(self._table, grid))
-
-    def train(self, mode: bool = True) -> 'GaussianRelPosMlp':
-        self._tables.clear()
-        return super().train(mode)
 
     def _table(self, grid: Grid) -> Tensor:
         weight = self.mlp.fc1.weight

@@ -18,7 +18,7 @@ from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.building import build_layer
 from ..common.grid import Grid
 from ..common.heads import merge_heads, split_heads
-from ..common.size_cache import SizeCache
+from ..common.size_cache import SizeCache, SizeCaching
 
 # Token grid of the pre-training, and the distance of neighbouring tokens on every grid: those cover [-1, 1].
 PRETRAIN_GRID = (14, 14)
@@ -98,7 +98,7 @@ class PeripheralPosition(nn.Module):
 
 
 @MODELS.register_module()
-class PeripheralAttention(nn.Module):
+class PeripheralAttention(SizeCaching):
     """Multi-head peripheral attention: content-based attention weighted by position-based attention.
 
     Source: PerViT (Min et al., NeurIPS 2022), eq. 5: `A = normalize(Phi_c * Phi_p)` with `Phi_c = exp(q k^T /
@@ -188,11 +188,6 @@ class PeripheralAttention(nn.Module):
         for queries, rows, columns in self._query_chunks(grid, hidden[0].device):
             phi = self.position(hidden, rows, columns).exp()[None]
             yield torch.arange(queries.start, queries.stop, device=phi.device), AttentionMap.of_grid(phi, grid)
-
-    def train(self, mode: bool = True) -> 'PeripheralAttention':
-        self._position_biases.clear()
-        self._hidden_planes.clear()
-        return super().train(mode)
 
     def _hidden_plane(
         self, grid: Grid, distance_embedding: DistanceEmbedding, distances: Tensor | None = None

@@ -15,10 +15,10 @@ from ...ops.portable import cells_of_axis, is_same_grid, is_symbol, size_of_cell
 from ...registry import MODELS
 from ..common.arguments import weight_and_bias
 from ..common.grid import Grid
-from ..common.size_cache import SizeCache
+from ..common.size_cache import SizeCache, SizeCaching
 
 
-class PositionBias(nn.Module):
+class PositionBias(SizeCaching):
     """Base of the position biases that are functions of the offset between a token and a pooled token.
 
     A pooled token lies at the mean position of the tokens it averages. Many pairs have the same offset: a subclass
@@ -116,10 +116,6 @@ class PositionBias(nn.Module):
                 return pairs.transpose(1, 2).flatten(3).flatten(1, 2)
 
         return bias_of_rows
-
-    def train(self, mode: bool = True) -> 'PositionBias':
-        self._tables.clear()
-        return super().train(mode)
 
     def _kept_table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
         """`_table`, cached for each size in eval mode."""

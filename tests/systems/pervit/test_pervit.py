@@ -147,10 +147,8 @@ def test_exported_means_of_windows_are_the_same(grid: Grid, monkeypatch: pytest.
 @pytest.mark.parametrize('position', POSITIONS)
 @pytest.mark.parametrize('backend', ['reference', ''])
 @torch.no_grad()
-def test_what_analysis_and_the_caches_read_is_the_same(
-    position: str, backend: str, grid: Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)  # in eval mode this one caches log Phi_p, both its plane
+def test_what_analysis_and_the_caches_read_is_the_same(position: str, backend: str, grid: Grid, monkeypatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)  # all cache the plane in eval mode, 'reference' log Phi_p, too
     layer, embedding, x = layer_of(position), embedding_of(), tokens(grid)
     want = phi_p(layer.position, embedding, grid)
     parts = [part.weights[0].flatten(-2) for _, part in layer.position_attention(grid, embedding)]
