@@ -195,9 +195,10 @@ gallery: setup
 	rm -rf work_dirs/gallery
 	$(BIN)/python docs/make_gallery.py
 
+SITE ?= site
 docs: $(VENV)/.ready-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo 'site/index.html; with its search: python3 -m http.server --directory site'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir '$(abspath $(SITE))'
+	@echo '$(SITE)/index.html; with its search: python3 -m http.server --directory $(SITE)'
 
 lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt

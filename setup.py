@@ -57,6 +57,11 @@ def compiled_operators() -> dict:
     class OrWithout(BuildExtension):
         """Goes on without operators that do not compile, but for those who work on them."""
 
+        def finalize_options(self) -> None:
+            super().finalize_options()
+            if self.inplace:  # in a checkout, where only what changed is compiled again
+                self.build_temp = str(ROOT / 'build' / 'inplace')
+
         def build_extensions(self) -> None:
             try:
                 super().build_extensions()

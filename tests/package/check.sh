@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a user gets who has no checkout: builds an sdist and a wheel from it, installs each into an empty environment,
-# and there trains two iterations and predicts with `bioattn`. The wheel has its operators; the sdist is installed
-# without them, as BIOATTN_MM_WITHOUT_OPS=1 asks for. openmim trains and tests with the wheel, too. What the wheel
-# exports runs in an environment that has bioattn_mm_runtime, and so no PyTorch, with the label maps of the checkpoint.
+# What a user gets who has no checkout: builds an sdist and a wheel from it, and installs each into an empty environment.
+# With the wheel, which has its operators, `bioattn` trains two iterations by a user's config, predicts and exports. The
+# same label maps come from the sdist, installed without operators as BIOATTN_MM_WITHOUT_OPS=1 asks for, and from what
+# was exported in an environment that has bioattn_mm_runtime, and so no PyTorch. openmim trains and tests with the wheel.
 #
 # usage: tests/package/check.sh [PYTHON]    PYTHON: of an environment with the dependencies and those of the extra
 #                                           deploy (default: .venv/bin/python)
@@ -35,8 +35,8 @@ install() {
         --ignore-installed "$2"
 }
 
-# use NAME OPERATORS: the package comes from the environment, has operators or none, trains and predicts.
-use() {
+# check NAME OPERATORS: the package comes from the environment, and has operators or none.
+check() {
     "../$1/bin/python" - "$(realpath "../$1")" "$2" << 'END'
 import sys
 import bioattn_mm
@@ -44,27 +44,11 @@ from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
 assert bioattn_mm.__file__.startswith(sys.argv[1]), bioattn_mm.__file__
 assert LIBRARY_IS_LOADED == (sys.argv[2] == 'compiled')
 END
-    "../$1/bin/bioattn" train transnext/upernet_micro_ade20k --mini --work-dir "$1" --cfg-options \
-        train_cfg.max_iters=2 train_cfg.val_interval=2 train_dataloader.num_workers=0 \
-        train_dataloader.persistent_workers=False > "$1.log" 2>&1 || { tail -30 "$1.log"; exit 1; }
-    "../$1/bin/bioattn" predict transnext/upernet_micro_ade20k "$1/iter_2.pth" --mini --out "$1/predictions" \
-        data/mini/ADEChallengeData2016/images/validation
-    test "$(find "$1/predictions" -name '*.png' | wc -l)" -ge 2
 }
 
-install wheel ../dist/bioattn_mm-*.whl
-../wheel/bin/bioattn --help
-../wheel/bin/bioattn make-mini-datasets --num-train 4 --num-val 2
-use wheel compiled
-images=data/mini/ADEChallengeData2016/images/validation
-../wheel/bin/bioattn export transnext/upernet_micro_ade20k wheel/iter_2.pth --mini --out exported \
-    --deploy-cfg deploy/segmentation_onnxruntime_dynamic > export.log 2>&1 || { tail -30 export.log; exit 1; }
-"$python" -m venv ../runtime
-../runtime/bin/pip install --quiet '../checkout/packaging/runtime[openvino]'
-if ../runtime/bin/python -c 'import torch'; then exit 1; fi
-for backend in onnxruntime openvino; do
-    ../runtime/bin/bioattn-runtime exported/end2end.onnx $images --backend $backend --out "exported/$backend"
-    "$python" - "wheel/predictions/labels" "exported/$backend/labels" << 'END'
+# equals FOLDER: the label maps in it are those of the wheel.
+equals() {
+    "$python" - wheel/labels "$1/labels" << 'END'
 import sys
 from pathlib import Path
 import numpy as np
@@ -73,17 +57,40 @@ ours, expected = ([np.asarray(Image.open(file)) for file in sorted(Path(folder).
 assert len(ours) == len(expected) >= 2
 assert all((one == other).mean() > 0.999 for one, other in zip(ours, expected))
 END
+}
+
+images=data/mini/ADEChallengeData2016/images/validation
+in_process='train_dataloader.num_workers=0 train_dataloader.persistent_workers=False'
+install wheel ../dist/bioattn_mm-*.whl
+check wheel compiled
+../wheel/bin/bioattn --help
+configs=$(../wheel/bin/python -c 'import bioattn_mm; print(*bioattn_mm.__path__)')/.mim/configs
+sed "s|\.\./\.\./configs|$configs|" ../checkout/tests/tools/upernet_small.py > small.py
+../wheel/bin/bioattn make-mini-datasets --num-train 4 --num-val 2
+../wheel/bin/bioattn train small.py --mini --work-dir work --cfg-options train_cfg.max_iters=2 train_cfg.val_interval=2 \
+    $in_process > train.log 2>&1 || { tail -30 train.log; exit 1; }
+../wheel/bin/bioattn predict small.py work/iter_2.pth --mini --out wheel $images
+../wheel/bin/bioattn export small.py work/iter_2.pth --mini --out exported \
+    --deploy-cfg deploy/segmentation_onnxruntime_dynamic > export.log 2>&1 || { tail -30 export.log; exit 1; }
+"$python" -m venv ../runtime
+../runtime/bin/pip install --quiet '../checkout/packaging/runtime[openvino]'
+if ../runtime/bin/python -c 'import torch'; then exit 1; fi
+for backend in onnxruntime openvino; do
+    ../runtime/bin/bioattn-runtime exported/end2end.onnx $images --backend $backend --out "exported/$backend"
+    equals "exported/$backend"
 done
+BIOATTN_MM_WITHOUT_OPS=1 install sdist ../dist/bioattn_mm-*.tar.gz
+check sdist none
+../sdist/bin/bioattn predict small.py work/iter_2.pth --mini --out sdist $images
+equals sdist
 # openmim finds the wheel's tools, configs and index. The weights that it would download are an empty file.
 install mim ../dist/bioattn_mm-*.whl
 "$python" -m pip --python ../mim/bin/python install --quiet openmim 2> mim_install.log || { cat mim_install.log; exit 1; }
 touch upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth
 {
     ../mim/bin/mim download bioattn_mm --config transnext_upernet_tiny_ade20k --dest . \
-    && ../mim/bin/mim train bioattn_mm transnext_upernet_tiny_ade20k.py --mini --work-dir mim --cfg-options \
-        train_cfg.max_iters=2 train_cfg.val_interval=2 \
-    && ../mim/bin/mim test bioattn_mm transnext_upernet_tiny_ade20k.py --checkpoint mim/iter_2.pth --mini
+    && ../mim/bin/mim train bioattn_mm transnext_upernet_micro_ade20k.py --mini --work-dir mim --cfg-options \
+        train_cfg.max_iters=2 train_cfg.val_interval=2 $in_process \
+    && ../mim/bin/mim test bioattn_mm transnext_upernet_micro_ade20k.py --checkpoint mim/iter_2.pth --mini
 } > mim.log 2>&1 || { tail -30 mim.log; exit 1; }
-BIOATTN_MM_WITHOUT_OPS=1 install sdist ../dist/bioattn_mm-*.tar.gz
-use sdist none
-echo 'wheel and sdist: installed, trained and predicted; wheel: found, trained and tested by mim; exported: predicted without PyTorch'
+echo 'wheel: trained and predicted, also by mim; sdist and what was exported, without PyTorch: predicted the same'
