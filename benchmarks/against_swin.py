@@ -1,6 +1,8 @@
 #!/usr/bin/env python
 """TransNeXt-T beside timm's Swin-T and ConvNeXt-T: time of a pass, and time per multiply-add, in one process.
 
+`--models` names others, such as `ConViT-S GABViT-S ViT-S --reference ViT-S`.
+
 All are backbones with the features of four stages, random weights. The models take turns; the fastest run of each
 counts. "Products alone" are the linear layers and convolutions of the forward pass, without what is between them and
 without TransNeXt's operators: what remains when everything else is free. `--cpu-time` counts the seconds of the
@@ -34,12 +36,26 @@ from measure import (
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from bioattn_mm import VARS, ConViT, GABSwin, GABViT, PerViT, TransNeXt
 from bioattn_mm.analysis.flops import count_multiply_adds
-from bioattn_mm.systems.transnext import TransNeXt
 from bioattn_mm.training.compilation import compile_parts
 from bioattn_mm.training.cuda_graphs import FeatureGraphs
 
-REFERENCE = 'Swin-T'
+TIMM = {
+    'Swin-T': 'swin_tiny_patch4_window7_224',
+    'Swin-S': 'swin_small_patch4_window7_224',
+    'ConvNeXt-T': 'convnext_tiny',
+    'ViT-S': 'vit_small_patch16_224',
+}
+OURS = {
+    'TransNeXt-T': partial(TransNeXt, 'tiny'),
+    'ConViT-S': partial(ConViT, 'small'),
+    'PerViT-T': partial(PerViT, 'tiny'),
+    'PerViT-S': partial(PerViT, 'small'),
+    'GABViT-S': partial(GABViT, 'small'),
+    'GABSwin-S': partial(GABSwin, 'small'),
+    'RVT-S with VARS-SD': partial(VARS, 'rvt-small', 'vars_sd'),
+}
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 MOST_COMMON = 15
 
@@ -48,6 +64,11 @@ def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__, repeats=5, cpu_time=True)
     parser.add_argument('--sizes', nargs='+', default=['512x512', '800x1344'], help='height x width, in pixels')
     parser.add_argument('--batch', type=int, default=1, help='images (default: %(default)s)')
+    names = dict(nargs='+', choices=[*OURS, *TIMM], metavar='NAME')
+    parser.add_argument(
+        '--models', **names, default=['TransNeXt-T', 'Swin-T', 'ConvNeXt-T'], help=f'of {", ".join([*OURS, *TIMM])}'
+    )
+    parser.add_argument('--reference', default='Swin-T', help='the model that the others are compared with')
     parser.add_argument(
         '--dtypes', nargs='+', default=list(DTYPES), choices=DTYPES, help='of autocast; float32: none'
     )
@@ -64,6 +85,8 @@ def parse_args() -> argparse.Namespace:
         '--by-kernel', action='store_true', help='kernels by name; on a CPU operators, without those that they call'
     )
     args = parser.parse_args()
+    if args.reference not in args.models:
+        parser.error(f'--reference {args.reference} is not among --models {" ".join(args.models)}')
     if args.cuda_graphs and args.device != 'cuda':
         parser.error('--cuda-graphs needs --device cuda')
     return args
@@ -77,14 +100,14 @@ def main() -> None:
     keep_freed_memory()
     means = f', compile by {args.compile}' * bool(args.compile) + ', cuda graphs' * args.cuda_graphs
     print_title(f'batch {args.batch}{means}', args)
-    columns = ('input', 'pass', 'dtype', 'model', 'GMAC an image', 'time', f'to {REFERENCE}', 'per multiply-add')
+    columns = ('input', 'pass', 'dtype', 'model', 'GMAC an image', 'time', f'to {args.reference}', 'per multiply-add')
     of_gpu = ('kernels', 'their time', 'memory') if args.device == 'cuda' else ()
     print_header(*columns, 'products alone', *of_gpu)
     last: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for size in args.sizes:
         height, width = sides_of(size)
         image = torch.randn(args.batch, 3, height, width, device=args.device)
-        models = {name: model.to(args.device) for name, model in make_models((height, width)).items()}
+        models = {name: model.to(args.device) for name, model in make_models(args.models, (height, width)).items()}
         counts = {name: count_multiply_adds(model.eval(), image[:1]) for name, model in models.items()}
         for model in models.values():
             if args.compile:
@@ -96,8 +119,8 @@ def main() -> None:
                 name = 'forward + backward' if training else 'forward'
                 best = measure(models, image, training, dtype, args)
                 for model, took in best.items():
-                    ratio = took / best[REFERENCE]
-                    work = counts[model][''] / counts[REFERENCE]['']
+                    ratio = took / best[args.reference]
+                    work = counts[model][''] / counts[args.reference]['']
                     cells = (f'{counts[model][""] / 1e9:.1f}', time_text(took), f'{ratio:.2f}', f'{ratio / work:.2f}')
                     alone = '' if training else time_text(products_alone(models[model], image, dtype, args))
                     cells = (*cells, alone)
@@ -114,11 +137,15 @@ def main() -> None:
         print_by_kernel(last)
 
 
-def make_models(size: tuple[int, int]) -> dict[str, nn.Module]:
-    swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, img_size=size)
-    convnext = timm.create_model('convnext_tiny', features_only=True)
-    backbones = {'TransNeXt-T': TransNeXt('tiny'), REFERENCE: swin, 'ConvNeXt-T': convnext}
-    return {name: Model(backbone) for name, backbone in backbones.items()}
+def make_models(names: list[str], size: tuple[int, int]) -> dict[str, nn.Module]:
+    models = {}
+    for name in names:
+        if name in OURS:
+            models[name] = Model(OURS[name]())
+        else:
+            sized = {} if name == 'ConvNeXt-T' else dict(img_size=size)
+            models[name] = Model(timm.create_model(TIMM[name], features_only=True, **sized))
+    return models
 
 
 class Model(nn.Module):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures all that waits for a GPU, within 25 minutes on an H100, the most important first. Each step writes its tables to
+# Measures what waits for a GPU, within 12 minutes on an H100, the most important first; the rest with --minutes 40. Each step writes its tables to
 # RESULTS/STEP.md, row by row, and what else it says to RESULTS/STEP.log; RESULTS/summary.md has a line for each. A step that
 # fails or takes too long is named there, what it had measured stays in RESULTS/STEP.part.md, and the next one starts.
 # Started again with the same RESULTS, it does what is not done.
@@ -8,7 +8,7 @@
 #   --device cpu   a stand-in without a GPU, in float32, without CUDA graphs
 #   --authors F    the authors' backbone beside ours, from a checkout of their repository: benchmarks/against_authors.py
 #   --tiny         small shapes, one run of each: whether everything runs, not how fast
-#   --minutes N    start no step later, and end the last one then (default: 25)
+#   --minutes N    start no step later, and end the last one then (default: 12)
 #   --list         print the steps, and run none
 # PYTHON is the interpreter (default: python).
 set -uo pipefail
@@ -19,7 +19,7 @@ usage() {
     exit 2
 }
 
-results='' device=cuda authors='' tiny='' minutes=25 list=''
+results='' device=cuda authors='' tiny='' minutes=12 list=''
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=${2:-} && shift ;;
@@ -108,10 +108,13 @@ if [ -n "$tiny" ]; then
     whole+=(--crop 64 --batch 2 --steps 3 --workers 0 --configs transnext/upernet_micro_ade20k)
     alone+=(--inputs 64 --stages 3 --repeats 1)
     layers=(--layers 'TransNeXt-T stage 1' --sizes 64)
+    detectors=(--configs transnext/mask2former_micro_ade20k)
 else
     check=()
     small=(--batch 8 --sizes 512x512) large=(--batch 2 --sizes 800x1344) compile=(--compile)
     alone+=(--batch 8 --inputs 512 --repeats 3)
+    detectors=(--batch 2 --steps 8 --configs transnext/mask_rcnn_tiny_coco transnext/dino_4scale_tiny_coco)
+    detectors+=(transnext/mask2former_tiny_ade20k)
     layers=(--layers 'TransNeXt-T stage 1' 'ConvGLU of TransNeXt-T stage 1' 'TransNeXt-T stage 4')
 fi
 if [ "$device" = cuda ]; then
@@ -123,22 +126,27 @@ else
     ways=(--ways '')
 fi
 
-step ops_check 180 "$python" -m bioattn_mm.ops --check --device "$device" "${check[@]}"
-step eager_512 90 "${swin[@]}" "${small[@]}" "${half[@]}" --by-kernel
-step eager_800x1344 90 "${swin[@]}" "${large[@]}" "${half[@]}" --by-kernel
-if [ "$device" = cuda ]; then
-    step cuda_graphs_512 90 "${swin[@]}" "${small[@]}" "${half[@]}" --cuda-graphs
-    step cuda_graphs_800x1344 90 "${swin[@]}" "${large[@]}" "${half[@]}" --cuda-graphs
-fi
+step ops_check 60 "$python" -m bioattn_mm.ops --check --device "$device" "${check[@]}"
 if [ -n "$authors" ]; then
     theirs=("$python" benchmarks/against_authors.py "$authors" --device "$device")
     [ "$device" = cuda ] && both=(float16 float32) || both=(float32)
     step authors_512 60 "${theirs[@]}" "${small[@]}" --dtypes "${both[@]}"
     step authors_800x1344 90 "${theirs[@]}" "${large[@]}" --dtypes "${both[@]}"
 fi
-step whole_step 360 "${whole[@]}" "${ways[@]}"
-step tests 240 "$python" -m pytest -p no:cacheprovider --needs GPU --needs 'CUDA operators' \
+step eager_800x1344 60 "${swin[@]}" "${large[@]}" "${half[@]}" --by-kernel
+step eager_512 60 "${swin[@]}" "${small[@]}" "${half[@]}" --by-kernel
+step plain_systems 90 "${swin[@]}" "${small[@]}" "${half[@]}" \
+    --models ViT-S ConViT-S GABViT-S PerViT-S 'RVT-S with VARS-SD' --reference ViT-S
+step gabswin 40 "${swin[@]}" "${small[@]}" "${half[@]}" --models Swin-S GABSwin-S --reference Swin-S
+step step_by_part 60 "${whole[@]}" "${ways[@]:0:3}" --by-part
+step detectors_by_part 120 "${whole[@]}" "${ways[@]:0:3}" --by-part "${detectors[@]}"
+if [ "$device" = cuda ]; then
+    step cuda_graphs_512 60 "${swin[@]}" "${small[@]}" "${half[@]}" --cuda-graphs
+    step cuda_graphs_800x1344 60 "${swin[@]}" "${large[@]}" "${half[@]}" --cuda-graphs
+fi
+step tests 150 "$python" -m pytest -p no:cacheprovider --needs GPU --needs 'CUDA operators' \
     $(grep --recursive --files-with-matches --include='test_*.py' -E "'(GPU|CUDA operators)'|needs_cuda" tests)
+step whole_step 360 "${whole[@]}" "${ways[@]}"
 step compile_512 240 "${swin[@]}" "${small[@]}" "${half[@]}" "${compile[@]}"
 step table_11 90 "${paper[@]}" --tables 11
 step table_10 180 "${paper[@]}" --tables 10

@@ -1,6 +1,8 @@
 #!/usr/bin/env python
 """A whole training step of UperNet by tools/train.py: what of it computes, waits for data, and runs hooks.
 
+With --by-part, a step of any config on ADE20K or COCO by itself: time of backbone, neck, heads, losses and optimizer.
+
 Each training runs by itself, on generated images that the config's pipeline resizes and crops as it does ADE20K's,
 with random weights. The times are medians of those that it writes to `steps.jsonl`, without the first step. Pictures
 of the miniature are smaller files than photographs, so that a loader of photographs waits longer (see loader.py).
@@ -10,13 +12,22 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
+import torch
 from measure import print_header, print_row, time_text
+from mmengine.config import Config, DictAction
+from torch import Tensor, nn
 
 from bioattn_mm.data.mini import make_mini_datasets
 from bioattn_mm.training.health import health, is_step, read_lines
+from bioattn_mm.training.runner import build_runner
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ('transnext/upernet_tiny_ade20k', 'baselines/upernet_swin_tiny_ade20k')
@@ -35,9 +46,13 @@ def main() -> None:
     parser.add_argument('--crop', type=int, default=512, help='pixels a side of a crop (default: %(default)s)')
     parser.add_argument('--steps', type=int, default=60, help='of each training (default: %(default)s)')
     parser.add_argument('--workers', type=int, default=8, help='processes that load data (default: %(default)s)')
+    parser.add_argument('--by-part', action='store_true', help='the parts of a step, without loader and hooks')
     args = parser.parse_args()
 
     print(f'batch {args.batch}, crops of {args.crop} x {args.crop}, {args.steps} steps, {args.workers} workers\n')
+    if args.by_part:
+        by_part(args)
+        return
     print_header('config', 'options', 'step', 'images a second', 'computes', 'waits for data', 'hooks', 'peak memory')
     failed = False
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +70,20 @@ def main() -> None:
 
 def train(config: str, way: list[str], work_dir: Path, data: Path, args: argparse.Namespace) -> str | None:
     """Run a training; the last line of what it printed if it failed, else None."""
-    options = [
+    words = [ROOT / 'tools/train.py', ROOT / f'configs/{config}.py', *way, '--work-dir', work_dir]
+    run = subprocess.run(
+        [sys.executable, *map(str, words), '--cfg-options', *options(data, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    sys.stderr.write(run.stdout)
+    return (run.stdout.strip().splitlines() or ['no message'])[-1].replace('|', '/') if run.returncode else None
+
+
+def options(data: Path, args: argparse.Namespace) -> list[str]:
+    """Of a config on ADE20K, for tools/train.py."""
+    return [
         'model.backbone.init_cfg=None',
         f'train_dataloader.dataset.data_root={data}',
         f'val_dataloader.dataset.data_root={data}',
@@ -69,15 +97,114 @@ def train(config: str, way: list[str], work_dir: Path, data: Path, args: argpars
         *(f'{mode}_dataloader.num_workers={args.workers}' for mode in ('train', 'val')),
         *(f'{mode}_dataloader.persistent_workers={args.workers > 0}' for mode in ('train', 'val')),
     ]
-    words = [ROOT / 'tools/train.py', ROOT / f'configs/{config}.py', *way, '--work-dir', work_dir]
-    run = subprocess.run(
-        [sys.executable, *map(str, words), '--cfg-options', *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+
+
+def by_part(args: argparse.Namespace) -> None:
+    """Print the time of each part of a step; its backward pass is divided at the features of the backbone."""
+    parts = (
+        'preprocessor',
+        'backbone',
+        'neck',
+        'heads',
+        'losses',
+        'backward to the features',
+        'backward',
+        'optimizer',
     )
-    sys.stderr.write(run.stdout)
-    return (run.stdout.strip().splitlines() or ['no message'])[-1].replace('|', '/') if run.returncode else None
+    print_header('config', 'options', *parts, 'sum', 'peak memory')
+    args.workers = 0
+    for name in args.configs:
+        for way in args.ways:
+            with tempfile.TemporaryDirectory() as folder:
+                times, memory = parts_of(name, '--amp bfloat16' in way, Path(folder), args)
+            medians = [median(times[part][1:]) for part in parts]
+            print_row(name, way or 'float32', *map(time_text, (*medians, sum(medians))), memory)
+
+
+def parts_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tuple[dict[str, list[float]], str]:
+    """Seconds of each part in each step of one batch, and the most memory of a GPU."""
+    config, kind = Config.fromfile(ROOT / f'configs/{name}.py'), 'ade20k' if 'ade20k' in name else 'coco'
+    data = make_mini_datasets(folder, args.batch, 1, progress=False, names=[kind])[kind]
+    chosen = options(data, args) if kind == 'ade20k' else [
+        'model.backbone.init_cfg=None', 'load_from=None', f'train_dataloader.batch_size={args.batch}',
+        f'train_dataloader.dataset.data_root={data}/', 'train_dataloader.num_workers=0',
+        'train_dataloader.persistent_workers=False',
+    ]  # fmt: skip
+    for option in chosen:
+        key, _, value = option.partition('=')
+        config.merge_from_dict({key: DictAction._parse_iterable(value)})
+    runner = build_runner(Config({**config, 'work_dir': str(folder), 'log_level': 'ERROR'}))
+    batch = next(iter(runner.build_dataloader(config.train_dataloader)))
+    optimizer, model = runner.build_optim_wrapper(config.optim_wrapper), runner.model.train()
+    device = next(model.parameters()).device
+    times: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def timed(part: str) -> Iterator[None]:
+        synchronize(device)
+        start = time.perf_counter()
+        yield
+        synchronize(device)
+        times[part].append(time.perf_counter() - start)
+
+    heads = [module for module in model.modules() if hasattr(module, 'loss_by_feat')]
+    neck, computed = getattr(model, 'neck', None), [head.loss_by_feat for head in heads]
+    for _ in range(args.steps):
+        inside: dict[str, float] = defaultdict(float)
+
+        def within(part: str, call: Callable, inside: dict = inside) -> Callable:
+            def run(*values: object, **named: object) -> object:
+                with timed('inside'):
+                    result = call(*values, **named)
+                inside[part] += times['inside'].pop()
+                return result
+
+            return run
+
+        for head, loss in zip(heads, computed, strict=True):
+            head.loss_by_feat = within('losses', loss)
+        with timed('preprocessor'):
+            inputs = model.data_preprocessor(batch, training=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=amp):
+            with timed('backbone'):
+                features = model.backbone(inputs['inputs'])
+            leaves = tuple(feature.detach().requires_grad_() for feature in features)
+            with patch.dict(model._modules, backbone=Given(leaves)), timed('heads'):
+                if neck is not None:
+                    neck.forward, forward = within('neck', neck.forward), neck.forward
+                losses = model.loss(inputs['inputs'], inputs['data_samples'])
+                if neck is not None:
+                    neck.forward = forward
+        times['heads'][-1] -= inside['neck'] + inside['losses']
+        for part in ('neck', 'losses'):
+            times[part].append(inside[part])
+        with timed('backward to the features'):
+            model.parse_losses(losses)[0].backward()
+        with timed('backward'):
+            used = [
+                (feature, leaf.grad) for feature, leaf in zip(features, leaves, strict=True) if leaf.grad is not None
+            ]
+            torch.autograd.backward(*zip(*used, strict=True))
+        with timed('optimizer'):
+            optimizer.step()
+            optimizer.zero_grad()
+    return times, f'{torch.cuda.max_memory_allocated() >> 20} MiB' if device.type == 'cuda' else ''
+
+
+class Given(nn.Module):
+    """A backbone whose features are there."""
+
+    def __init__(self, features: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, _: Tensor) -> tuple[Tensor, ...]:
+        return self.features
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == 'cuda':
+        torch.cuda.synchronize()
 
 
 def step_of(work_dir: Path) -> tuple[str, ...]:

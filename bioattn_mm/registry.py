@@ -42,7 +42,11 @@ MODELS = child(
     *(f'systems.{name}' for name in ('transnext', 'convit', 'pervit', 'gab', 'vars')),
     'data.preprocessor',
     'systems.common.simple_feature_pyramid',
-    late=dict(CompatibleDINO='mmcv_ops.dino', TimmBackbone='systems.common.timm_backbone'),
+    late=dict(
+        **dict.fromkeys(('UPerHead', 'FCNHead'), 'training.segmentation_heads'),
+        CompatibleDINO='mmcv_ops.dino',
+        TimmBackbone='systems.common.timm_backbone',
+    ),
 )
 WITH_HOOKS = 'bad_data compilation cuda_graphs checkpoints randomness ema visualization amp trackers'
 HOOKS = child(

@@ -26,10 +26,9 @@ NUM_TRAIN, NUM_VAL = 120, 20
 # The dearest files, most of which run trainings, by what they cost; but the three after the first need no miniatures,
 # which that one draws, and for which other workers would wait.
 LONGEST = """
-    every_config printed cuda_kernels configs train_and_test checkpoints strategies
-    published_settings notebooks openmmlab own_data imagenet backbones predictor
-    robustness computation distributed registry convert_checkpoint shards main table
-    inspect_data channels recorded_features
+    every_config printed cuda_kernels configs train_and_test checkpoints strategies published_settings notebooks
+    openmmlab own_data imagenet backbones predictor robustness computation distributed registry convert_checkpoint
+    shards main table inspect_data channels recorded_features
 """.split()
 
 # A shell ignores SIGINT in what it starts in the background, and a training leaves it so; tests send it to trainings.

@@ -55,9 +55,7 @@ def settings_of_optimizer(config: Config, model: torch.nn.Module, no_decay: set[
     defaults = wrapper.optimizer.defaults
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     names = {id(parameter): name for name, parameter in parameters.items()}
-    groups = {
-        names[id(parameter)]: group for group in wrapper.optimizer.param_groups for parameter in group['params']
-    }
+    groups = {names[id(weight)]: group for group in wrapper.optimizer.param_groups for weight in group['params']}
     assert groups.keys() == parameters.keys()
 
     rates, decayed = {}, {}
@@ -170,7 +168,7 @@ def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, objec
     elif config.default_scope == 'mmpretrain':
         measured = classifier(model, config)
     else:
-        is_upernet = config.model.decode_head.type == 'UPerHead'
+        is_upernet = config.model.decode_head.type.endswith('UPerHead')
         whole = model.test_cfg.mode == 'whole'
         head = upernet(model) if is_upernet else mask2former(model.decode_head)
         measured = dict(head=head, testing=dict(mode='whole') if whole else dict(model.test_cfg))

@@ -36,9 +36,7 @@ def samples(sampler: InfiniteSampler | DefaultSampler, num_workers: int, batches
     seed_everything(np.random.SeedSequence().generate_state(1)[0])
     loader = DataLoader(sampler.dataset, 2, sampler=sampler, num_workers=num_workers, collate_fn=collate)
     assert seed_samples(loader) == []
-    return [
-        sample for _, batch in zip(range(batches), loader) for sample in zip(batch['index'], zip(*batch['drawn']))
-    ]
+    return [one for _, batch in zip(range(batches), loader) for one in zip(batch['index'], zip(*batch['drawn']))]
 
 
 @pytest.mark.parametrize('sampler', [InfiniteSampler, DefaultSampler, RepeatAugSampler])

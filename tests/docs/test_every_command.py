@@ -102,9 +102,7 @@ TABLE: dict[str, Run | str | dict[str, Run | str]] = {
             },
         ),
     },
-    'docs/operators.md': {
-        'Operators and backends, 2': 'it takes minutes and nvcc; .ci/run does it where there is one',
-    },
+    'docs/operators.md': {'Operators and backends, 2': 'it takes minutes and nvcc; .ci/run does it where one is'},
     'docs/other_libraries.md': 'tests/hosts/test_other_libraries.py runs it',
     'docs/own_data.md': 'tests/tools/test_own_data.py runs it',
     'docs/position_bias.md': {'Position bias at any size': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'})},

@@ -26,9 +26,7 @@ def test_script_runs_as_it_does_alone(place: Path, python: Callable) -> None:
 
 
 @pytest.mark.parametrize('args', [('none.py',), ('mmdet/.mim/tools',), ()])
-def test_script_missing(
-    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_script_missing(args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, 'argv', ['bioattn_mm', *args])
     with pytest.raises(SystemExit) as end:

@@ -134,9 +134,7 @@ def add_regions() -> None:
         add('roi_align', gradients, ops.roi_align, [maps], rois, (3, 5), 0.25, sampling_ratio, 'avg', aligned)
         if sampling_ratio in (0, 2):  # without samples, mmcv's maximum is the least number
             maps, rois = torch.randn(2, 3, 16, 20), random_rois(12)[1:]
-            add(
-                'roi_align, max', gradients, ops.roi_align, [maps], rois, (3, 5), 0.25, sampling_ratio, 'max', aligned
-            )
+            add('roi_align max', gradients, ops.roi_align, [maps], rois, (3, 5), 0.25, sampling_ratio, 'max', aligned)
     for rois in (random_rois(12).double(), torch.zeros(0, 5).double()):
         add('roi_align, float64', gradients, ops.roi_align, [features().double()], rois, 7, 0.25)
 

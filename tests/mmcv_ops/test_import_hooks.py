@@ -61,9 +61,7 @@ print(MODELS.get('SwinTransformer').__name__, MODELS.get('BlipCaption').__name__
     assert run.stdout.split() == ['SwinTransformer', 'ask_install']
 
 
-def test_messages_of_debugging_are_hidden_and_no_others(
-    capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_debugging_messages_alone_are_hidden(capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture) -> None:
     """Where no logger is named, as by mmdet, which says that it could not import OneDL."""
     caplog.set_level(logging.DEBUG)
     print_log('hidden', level=logging.DEBUG)

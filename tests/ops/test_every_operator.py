@@ -129,9 +129,7 @@ CHUNKS = [
 
 
 @pytest.mark.parametrize(('name', 'sizes', 'limit', 'function'), CHUNKS)
-def test_formulas_in_chunks_give_the_same(
-    name: str, sizes: dict, limit: tuple, function: tuple, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_formulas_in_chunks_give_the_same(name: str, sizes: dict, limit: tuple, function: tuple, monkeypatch) -> None:
     inputs = OPERATORS[name].inputs(sizes, 'cpu', torch.float64)
     whole = OPERATORS[name].values_and_gradients(inputs, 'reference')
     called = Mock(side_effect=getattr(*function))

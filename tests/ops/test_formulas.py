@@ -167,9 +167,7 @@ FORMULAS = {
     ],
     ids=str,
 )
-def test_equals_the_formula(
-    name: str, sizes: dict, dtype: torch.dtype, tolerance: float | None, place: Place
-) -> None:
+def test_equals_formula(name: str, sizes: dict, dtype: torch.dtype, tolerance: float | None, place: Place) -> None:
     if place.backend == 'cuda' and dtype not in KERNELS[name].dtypes.get('cuda', ()):
         pytest.skip('not compiled for CUDA')
     check(name, inputs_of(name, dtype, **sizes), place, tolerance, FORMULAS[name][0])
@@ -227,9 +225,7 @@ ON_CPU = [
 
 @needs_library
 @pytest.mark.parametrize(('name', 'sizes', 'dtype', 'tolerance'), ON_CPU, ids=str)
-def test_kernels_of_the_cpu_equal_pytorch(
-    name: str, sizes: dict, dtype: torch.dtype, tolerance: float | None
-) -> None:
+def test_cpu_kernels_equal_pytorch(name: str, sizes: dict, dtype: torch.dtype, tolerance: float | None) -> None:
     """Those of CUDA are in test_cuda_kernels.py."""
     for instructions in CAPABILITIES if 'pool' in name else [IN_USE]:
         with capability(instructions):

@@ -89,8 +89,8 @@ install mim ../dist/bioattn_mm-*.whl
 touch upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth
 {
     ../mim/bin/mim download bioattn_mm --config transnext_upernet_tiny_ade20k --dest . \
-    && ../mim/bin/mim train bioattn_mm transnext_upernet_micro_ade20k.py --mini --work-dir mim --cfg-options \
+    && ../mim/bin/mim train bioattn_mm small.py --mini --work-dir mim --cfg-options \
         train_cfg.max_iters=2 train_cfg.val_interval=2 $in_process \
-    && ../mim/bin/mim test bioattn_mm transnext_upernet_micro_ade20k.py --checkpoint mim/iter_2.pth --mini
+    && ../mim/bin/mim test bioattn_mm small.py --checkpoint mim/iter_2.pth --mini
 } > mim.log 2>&1 || { tail -30 mim.log; exit 1; }
 echo 'wheel: trained and predicted, also by mim; sdist and what was exported, without PyTorch: predicted the same'

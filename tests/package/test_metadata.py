@@ -125,9 +125,7 @@ def setup_py(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict]:
     return run
 
 
-def test_setup_compiles_the_operators_or_leaves_out_what_does_not_compile(
-    setup_py: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_setup_compiles_the_operators_or_leaves_out_what_does_not_compile(setup_py: Callable, monkeypatch) -> None:
     fail = Mock(side_effect=RuntimeError('Error compiling objects for extension'))
     monkeypatch.setattr('torch.utils.cpp_extension.BuildExtension.build_extensions', fail)
     arguments = setup_py()
@@ -144,9 +142,7 @@ def test_setup_compiles_the_operators_or_leaves_out_what_does_not_compile(
 
 
 @pytest.mark.parametrize('command', ['bdist_wheel', 'editable_wheel', 'dist_info'])
-def test_setup_without_torch_says_what_to_do(
-    setup_py: Callable, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_setup_without_torch_says_how(setup_py: Callable, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setitem(sys.modules, 'torch', None)
     monkeypatch.setitem(sys.modules, 'torch.utils.cpp_extension', None)
     with pytest.raises(SystemExit, match='no-build-isolation; or set BIOATTN_MM_WITHOUT_OPS=1'):
@@ -157,9 +153,7 @@ def test_setup_without_torch_says_what_to_do(
     assert setup_py(command) == {}
 
 
-def test_setup_without_compilers(
-    setup_py: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_without_compilers(setup_py: Callable, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """It installs without operators, and ends where CUDA was asked for."""
     monkeypatch.setenv('CXX', '/nowhere/g++')
     assert setup_py() == {} and 'slower: there is no C++ compiler /nowhere/g++' in capsys.readouterr().out

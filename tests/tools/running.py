@@ -29,11 +29,9 @@ def run_forked(folder: Path, tool: str, *args: object, world_size: int = 1, **en
     launcher = ('--launcher', 'pytorch') if world_size > 1 else ()
     if 1 <= torch.cuda.device_count() < world_size:  # then the CPU
         environment['CUDA_VISIBLE_DEVICES'] = ''
-    process = run_program(
-        ROOT / 'tools' / tool, *args, *launcher, folder=folder, world_size=world_size, **environment
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    return process.stdout
+    ended = run_program(ROOT / 'tools' / tool, *args, *launcher, folder=folder, world_size=world_size, **environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
 
 
 def free_port() -> int:

@@ -190,14 +190,14 @@ def test_bad_input(call: str, message: str, workplace: Path, tool: InProcess) ->
 
 
 def test_operation_without_a_deterministic_kernel(workplace: Path, tool: InProcess, monkeypatch) -> None:
-    """As PyTorch reports it on a GPU, in the loss of the first step."""
+    """As PyTorch reports it on a GPU in the first step."""
     reported = (
-        'nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set '
+        'adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set '
         "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation."
     )
-    monkeypatch.setattr(torch.nn.functional, 'cross_entropy', Mock(side_effect=RuntimeError(reported)))
+    monkeypatch.setattr(torch.nn.functional, 'adaptive_avg_pool2d', Mock(side_effect=RuntimeError(reported)))
     monkeypatch.setenv('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    want = 'error: the run would fail: .* nll_loss2d_forward_out_cuda_template does not have a deterministic '
+    want = 'error: the run would fail: .* adaptive_avg_pool2d_backward_cuda does not have a deterministic '
     try:
         assert re.match(want, tool.error(workplace, 'train.py', CONFIG, '--mini', '--deterministic', '--dry-run'))
     finally:

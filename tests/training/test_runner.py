@@ -64,9 +64,7 @@ def test_adamw_is_fused_on_a_gpu_where_the_config_says_nothing() -> None:
         (dict(train_dataloader=dict(batch_size=1)), 'batch normalisation cannot train with .*batch_size=1'),
     ],
 )
-def test_a_config_that_cannot_train(
-    change: dict, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_config_that_cannot_train(change: dict, message: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     config = toy_config(2, 1)
     config.update(launcher='none', work_dir=str(tmp_path))
     config = Config(Config._merge_a_into_b(change, config.to_dict(), allow_list_keys=True))

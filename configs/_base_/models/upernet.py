@@ -4,7 +4,7 @@ model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(type='SegDataPreProcessor', size=(512, 512), pad_val=0, seg_pad_val=255),
     decode_head=dict(
-        type='UPerHead',
+        type='bioattn_mm.UPerHead',
         in_index=[0, 1, 2, 3],
         pool_scales=(1, 2, 3, 6),
         channels=512,
@@ -15,7 +15,7 @@ model = dict(
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
     ),
     auxiliary_head=dict(
-        type='FCNHead',
+        type='bioattn_mm.FCNHead',
         in_index=2,
         channels=256,
         num_convs=1,

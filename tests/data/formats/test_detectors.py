@@ -297,9 +297,7 @@ BAD_YOLO = [
     (remove('data.yaml'), 'and no names of classes: expected a '),
     (remove('labels/train'), 'train has labels: expected text files such as .*labels/train/part_000.txt'),
     (
-        lambda folder: [
-            each(folder) for each in (*starmap(put, LISTED.items()), remove('images/train/part_001.jpg'))
-        ],
+        lambda path: [each(path) for each in (*starmap(put, LISTED.items()), remove('images/train/part_001.jpg'))],
         'train.txt: line 2: there is no .*images/train/part_001.jpg',
     ),
     (

@@ -57,9 +57,7 @@ def released(name: str, folder: Path) -> nn.Module:
     + [(name, 'reference') for name in parity.vectors('pervit')],
 )
 @torch.no_grad()
-def test_features_are_the_recorded_ones(
-    name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_are_recorded_ones(name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     parity.check_features(released(name, tmp_path), name)
 

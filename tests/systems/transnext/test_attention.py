@@ -105,9 +105,7 @@ MIXERS = [
 
 @every_grid
 @pytest.mark.parametrize(('kind', 'options'), MIXERS, ids=str)
-def test_token_mixers(
-    kind: type, options: dict, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mixers(kind: type, options: dict, grid: tuple[int, int], backend: str, monkeypatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     layer, x = make(kind, **options), tokens(grid)
     check_formula(layer(x), written_out(layer, x), [x, *layer.parameters()])
@@ -125,9 +123,7 @@ BIASES_OF_ALL = {
 @every_grid
 @pytest.mark.parametrize('scale', SCALES)
 @pytest.mark.parametrize('bias', BIASES_OF_ALL)
-def test_attention_to_all_tokens(
-    bias: str, scale: type, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_to_all_tokens(bias: str, scale: type, grid: tuple[int, int], backend: str, monkeypatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 500)  # a row or two at a time
     layer, x = make(LengthScaledAttention, scale, position_bias=BIASES_OF_ALL[bias]()), tokens(grid)
@@ -195,9 +191,7 @@ def test_unscaled_is_the_model_itself_at_the_training_size_alone(size: int | tup
 
 
 @pytest.mark.parametrize('by', ['hook', 'class'])
-@pytest.mark.parametrize(
-    ('kind', 'name'), [(ConvGLU, 'fc1'), (ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')]
-)
+@pytest.mark.parametrize('kind, name', [(ConvGLU, 'fc1'), (ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')])
 def test_a_layer_with_a_hook_or_of_another_class_is_called(kind: type, name: str, by: str) -> None:
     """As that is whose weight torch.nn.utils.prune computes, or that has adapters."""
     layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))

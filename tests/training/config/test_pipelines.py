@@ -50,9 +50,7 @@ def test_errors_name_files_wherever_a_dataset_loads(scope: str) -> None:
 
 
 @pytest.mark.parametrize('name, with_mask', [('coco_instance', True), ('coco_detection', False)])
-def test_ground_truth_is_loaded_as_in_training_and_once(
-    root: Path, tmp_path: Path, name: str, with_mask: bool
-) -> None:
+def test_ground_truth_is_loaded_once_as_in_training(root: Path, tmp_path: Path, name: str, with_mask: bool) -> None:
     config = read(root, name)
     for _ in range(2):
         load_ground_truth(config)
