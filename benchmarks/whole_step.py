@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -101,43 +101,34 @@ def options(data: Path, args: argparse.Namespace) -> list[str]:
 
 def by_part(args: argparse.Namespace) -> None:
     """Print the time of each part of a step; its backward pass is divided at the features of the backbone."""
-    parts = (
-        'preprocessor',
-        'backbone',
-        'neck',
-        'heads',
-        'losses',
-        'backward to the features',
-        'backward',
-        'optimizer',
-    )
+    parts = 'preprocessor', 'backbone', 'neck', 'heads', 'losses', 'backward to the features', 'backward', 'optimizer'
     print_header('config', 'options', *parts, 'sum', 'peak memory')
-    args.workers = 0
     for name in args.configs:
         for way in args.ways:
             with tempfile.TemporaryDirectory() as folder:
-                times, memory = parts_of(name, '--amp bfloat16' in way, Path(folder), args)
-            medians = [median(times[part][1:]) for part in parts]
+                steps, memory = steps_of(name, '--amp bfloat16' in way, Path(folder), args)
+            medians = [median(step[part] for step in steps) for part in parts]
             print_row(name, way or 'float32', *map(time_text, (*medians, sum(medians))), memory)
 
 
-def parts_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tuple[dict[str, list[float]], str]:
-    """Seconds of each part in each step of one batch, and the most memory of a GPU."""
-    config, kind = Config.fromfile(ROOT / f'configs/{name}.py'), 'ade20k' if 'ade20k' in name else 'coco'
+def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tuple[list[dict[str, float]], str]:
+    """Seconds of each part in each step of one batch but the first, and the most memory of a GPU."""
+    kind = 'ade20k' if 'ade20k' in name else 'coco'
     data = make_mini_datasets(folder, args.batch, 1, progress=False, names=[kind])[kind]
-    chosen = options(data, args) if kind == 'ade20k' else [
-        'model.backbone.init_cfg=None', 'load_from=None', f'train_dataloader.batch_size={args.batch}',
-        f'train_dataloader.dataset.data_root={data}/', 'train_dataloader.num_workers=0',
-        'train_dataloader.persistent_workers=False',
-    ]  # fmt: skip
-    for option in chosen:
+    args.workers = 0
+    only_here = {'train_dataloader.dataset.data_root': f'{data}/', 'train_dataloader.batch_size': args.batch}
+    config = Config.fromfile(ROOT / f'configs/{name}.py')
+    for option in options(data, args) if kind == 'ade20k' else ():
         key, _, value = option.partition('=')
-        config.merge_from_dict({key: DictAction._parse_iterable(value)})
+        only_here[key] = DictAction._parse_iterable(value)
+    config.merge_from_dict(only_here)
+    config.train_dataloader.update(num_workers=0, persistent_workers=False)
+    config.visualizer.vis_backends = None
     runner = build_runner(Config({**config, 'work_dir': str(folder), 'log_level': 'ERROR'}))
     batch = next(iter(runner.build_dataloader(config.train_dataloader)))
     optimizer, model = runner.build_optim_wrapper(config.optim_wrapper), runner.model.train()
     device = next(model.parameters()).device
-    times: dict[str, list[float]] = defaultdict(list)
+    spent: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def timed(part: str) -> Iterator[None]:
@@ -145,24 +136,16 @@ def parts_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tu
         start = time.perf_counter()
         yield
         synchronize(device)
-        times[part].append(time.perf_counter() - start)
+        spent[part] += time.perf_counter() - start
 
-    heads = [module for module in model.modules() if hasattr(module, 'loss_by_feat')]
-    neck, computed = getattr(model, 'neck', None), [head.loss_by_feat for head in heads]
+    for module in model.modules():
+        if hasattr(module, 'loss_by_feat'):
+            module.loss_by_feat = timed('losses')(module.loss_by_feat)
+    if getattr(model, 'neck', None) is not None:
+        model.neck.forward = timed('neck')(model.neck.forward)
+    steps = []
     for _ in range(args.steps):
-        inside: dict[str, float] = defaultdict(float)
-
-        def within(part: str, call: Callable, inside: dict = inside) -> Callable:
-            def run(*values: object, **named: object) -> object:
-                with timed('inside'):
-                    result = call(*values, **named)
-                inside[part] += times['inside'].pop()
-                return result
-
-            return run
-
-        for head, loss in zip(heads, computed, strict=True):
-            head.loss_by_feat = within('losses', loss)
+        spent.clear()
         with timed('preprocessor'):
             inputs = model.data_preprocessor(batch, training=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=amp):
@@ -170,25 +153,18 @@ def parts_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tu
                 features = model.backbone(inputs['inputs'])
             leaves = tuple(feature.detach().requires_grad_() for feature in features)
             with patch.dict(model._modules, backbone=Given(leaves)), timed('heads'):
-                if neck is not None:
-                    neck.forward, forward = within('neck', neck.forward), neck.forward
                 losses = model.loss(inputs['inputs'], inputs['data_samples'])
-                if neck is not None:
-                    neck.forward = forward
-        times['heads'][-1] -= inside['neck'] + inside['losses']
-        for part in ('neck', 'losses'):
-            times[part].append(inside[part])
+        spent['heads'] -= spent['neck'] + spent['losses']
         with timed('backward to the features'):
             model.parse_losses(losses)[0].backward()
         with timed('backward'):
-            used = [
-                (feature, leaf.grad) for feature, leaf in zip(features, leaves, strict=True) if leaf.grad is not None
-            ]
+            used = [(of, leaf.grad) for of, leaf in zip(features, leaves, strict=True) if leaf.grad is not None]
             torch.autograd.backward(*zip(*used, strict=True))
         with timed('optimizer'):
             optimizer.step()
             optimizer.zero_grad()
-    return times, f'{torch.cuda.max_memory_allocated() >> 20} MiB' if device.type == 'cuda' else ''
+        steps.append(defaultdict(float, spent))
+    return steps[1:], f'{torch.cuda.max_memory_allocated() >> 20} MiB' if device.type == 'cuda' else ''
 
 
 class Given(nn.Module):
