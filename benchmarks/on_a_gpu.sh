@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures what waits for a GPU, within 12 minutes on an H100, the most important first; the rest with --minutes 40. Each step writes its tables to
-# RESULTS/STEP.md, row by row, and what else it says to RESULTS/STEP.log; RESULTS/summary.md has a line for each. A step that
-# fails or takes too long is named there, what it had measured stays in RESULTS/STEP.part.md, and the next one starts.
-# Started again with the same RESULTS, it does what is not done.
+# Measures what waits for a GPU, within 12 minutes on an H100, the most important first; the rest with --minutes 40. Each
+# step writes its tables to RESULTS/STEP.md, row by row, and what else it says to RESULTS/STEP.log; RESULTS/summary.md has
+# a line for each. A step that fails or takes too long is named there, what it had measured stays in
+# RESULTS/STEP.part.md, and the next one starts. Started again with the same RESULTS, it does what is not done.
 #
 # usage: benchmarks/on_a_gpu.sh RESULTS [--device cuda|cpu] [--authors FOLDER] [--tiny] [--minutes N] [--list]
 #   --device cpu   a stand-in without a GPU, in float32, without CUDA graphs

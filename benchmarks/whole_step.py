@@ -12,7 +12,6 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from bioattn_mm.data.mini import make_mini_datasets
 from bioattn_mm.training.health import health, is_step, read_lines
-from bioattn_mm.training.runner import build_runner
+from bioattn_mm.training.runner import build_runner, now
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ('transnext/upernet_tiny_ade20k', 'baselines/upernet_swin_tiny_ade20k')
@@ -115,13 +114,13 @@ def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tu
     """Seconds of each part in each step of one batch but the first, and the most memory of a GPU."""
     kind = 'ade20k' if 'ade20k' in name else 'coco'
     data = make_mini_datasets(folder, args.batch, 1, progress=False, names=[kind])[kind]
-    args.workers = 0
-    only_here = {'train_dataloader.dataset.data_root': f'{data}/', 'train_dataloader.batch_size': args.batch}
     config = Config.fromfile(ROOT / f'configs/{name}.py')
-    for option in options(data, args) if kind == 'ade20k' else ():
-        key, _, value = option.partition('=')
-        only_here[key] = DictAction._parse_iterable(value)
-    config.merge_from_dict(only_here)
+    if kind == 'ade20k':
+        pairs = (option.partition('=') for option in options(data, args))
+        config.merge_from_dict({key: DictAction._parse_iterable(value) for key, _, value in pairs})
+    else:
+        config.train_dataloader.update(batch_size=args.batch)
+        config.train_dataloader.dataset.data_root = f'{data}/'
     config.train_dataloader.update(num_workers=0, persistent_workers=False)
     config.visualizer.vis_backends = None
     runner = build_runner(Config({**config, 'work_dir': str(folder), 'log_level': 'ERROR'}))
@@ -132,11 +131,9 @@ def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tu
 
     @contextmanager
     def timed(part: str) -> Iterator[None]:
-        synchronize(device)
-        start = time.perf_counter()
+        start = now()
         yield
-        synchronize(device)
-        spent[part] += time.perf_counter() - start
+        spent[part] += now() - start
 
     for module in model.modules():
         if hasattr(module, 'loss_by_feat'):
@@ -176,11 +173,6 @@ class Given(nn.Module):
 
     def forward(self, _: Tensor) -> tuple[Tensor, ...]:
         return self.features
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == 'cuda':
-        torch.cuda.synchronize()
 
 
 def step_of(work_dir: Path) -> tuple[str, ...]:

@@ -55,24 +55,29 @@ class _InParts(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         height, width = labels.shape[1:]
         step = max(1, (ON_GPU if logits.is_cuda else ON_CPU) // (logits.shape[1] * width))
-        low, high, share = _rows(logits.shape[2], height, align_corners)
         precise = torch.promote_types(logits.dtype, torch.float32)
         weights = weights.to(precise)
+        low, high, share = _rows(logits.shape[2], height, align_corners)
+        firsts, lasts = low.tolist(), high.tolist()
+        low, high, share = (
+            low.to(logits.device),
+            high.to(logits.device),
+            share.to(logits.device, precise)[:, None, None],
+        )
         # Classes last: what is resized and compared together is together in memory.
         logits_last = logits.permute(0, 2, 3, 1).contiguous()
-        gradient = torch.zeros_like(logits_last, dtype=precise) if ctx.needs_input_grad[0] else None
+        trains = ctx.needs_input_grad[0]
+        gradient = torch.zeros_like(logits_last, dtype=precise) if trains else None
         value, correct = logits.new_zeros((), dtype=precise), torch.empty_like(labels, dtype=torch.bool)
-        # The same rows of all images, so that their indices are sent to a GPU once.
         for top in range(0, height, step):
-            rows = slice(top, top + step)
-            first, last = int(low[rows][0]), int(high[rows][-1]) + 1
-            above, below = ((index[rows] - first).to(logits.device) for index in (low, high))
-            share_below = share[rows, None, None].to(logits.device, precise)
+            rows = slice(top, min(top + step, height))
+            first, last = firsts[rows.start], lasts[rows.stop - 1] + 1
+            above, below = low[rows] - first, high[rows] - first
             for image in range(len(logits)):
                 part = logits_last[image, first:last].detach().to(precise)
-                with torch.set_grad_enabled(gradient is not None):
-                    part.requires_grad_(gradient is not None)
-                    near = torch.lerp(part.index_select(0, above), part.index_select(0, below), share_below)
+                with torch.set_grad_enabled(trains):
+                    part.requires_grad_(trains)
+                    near = torch.lerp(part.index_select(0, above), part.index_select(0, below), share[rows])
                     near, size = near[None].permute(0, 3, 1, 2), (len(near), width)
                     resized = F.interpolate(near, size, mode='bilinear', align_corners=align_corners)
                     resized = resized.permute(0, 2, 3, 1).flatten(0, 2)  # (pixels, classes)
@@ -83,7 +88,7 @@ class _InParts(torch.autograd.Function):
                 softmax = (scores - largest).exp_()
                 total = softmax.sum(1, keepdim=True)
                 value += ((total.log() + largest - of_label) * weight).sum()
-                if gradient is not None:
+                if trains:
                     softmax.mul_(weight / total).scatter_add_(1, label, -weight)
                     gradient[image, first:last] += torch.autograd.grad(resized, part, softmax)[0]
         ctx.save_for_backward(gradient)

@@ -168,7 +168,7 @@ def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, objec
     elif config.default_scope == 'mmpretrain':
         measured = classifier(model, config)
     else:
-        is_upernet = config.model.decode_head.type.endswith('UPerHead')
+        is_upernet = config.model.decode_head.type == 'bioattn_mm.UPerHead'
         whole = model.test_cfg.mode == 'whole'
         head = upernet(model) if is_upernet else mask2former(model.decode_head)
         measured = dict(head=head, testing=dict(mode='whole') if whole else dict(model.test_cfg))

@@ -28,7 +28,7 @@ CONFIGS += 'mask2former_micro_coco mask2former_micro_coco_panoptic mask2former_t
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_samples_are_those_of_the_host(name: str, root: Path, workplace: Path, monkeypatch) -> None:
+def test_training_samples_are_those_of_the_host(name: str, root: Path, workplace: Path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(root / 'benchmarks')
     from loader import with_host_transforms
 

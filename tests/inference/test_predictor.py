@@ -135,7 +135,7 @@ def test_images_of_every_kind(tmp_path: Path, image: np.ndarray, segmentor: Pred
     assert same(*segmentor([tmp_path / '16bit.png', image], return_logits=True))
 
 
-def test_batches_with_bad_images(workplace: Path, tmp_path: Path, image: np.ndarray, predictor: Predictor) -> None:
+def test_any_sizes_and_bad_images(workplace: Path, tmp_path: Path, image: np.ndarray, predictor: Predictor) -> None:
     """A bad image does not end the run."""
     (tmp_path / 'text.png').write_text('no image')
     (tmp_path / 'empty.jpg').touch()
@@ -191,7 +191,7 @@ def test_one_of_a_batch_that_does_not_fit(image: np.ndarray, segmentor: Predicto
         segmentor(image)
 
 
-def test_draw(image: np.ndarray, segmentor: Predictor, detector: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawing(image: np.ndarray, segmentor: Predictor, detector: Predictor, monkeypatch) -> None:
     image = image.repeat(8, axis=0).repeat(8, axis=1)  # names are as large in small images
     before = image.copy()
     (labelled,) = segmentor(image)

@@ -71,7 +71,7 @@ def test_compute_capability(gpu, compiled: str, runs_on: tuple[int, ...], not_on
         ('7.5', 13000, 'takes 8 channels', 'takes 8 channels'),
     ],
 )
-def test_a_gpu_without_kernels_warns_once(
+def test_a_gpu_that_runs_pytorch_is_warned_of_once(
     gpu, compiled: str, driver: int, unsupported: str | None, message: str
 ) -> None:
     gpu((7, 5), compiled, driver)

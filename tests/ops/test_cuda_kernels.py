@@ -204,7 +204,7 @@ def part_of_wider_tokens(draw: random.Random, tensor: Tensor) -> Tensor:
         ),
     ],
 )
-def test_memory_layout_is_free(name: str, layout: Callable, dtype: torch.dtype, sizes: dict, place: Place) -> None:
+def test_any_memory_layout(name: str, layout: Callable, dtype: torch.dtype, sizes: dict, place: Place) -> None:
     inputs = [tensor.to(place.device) for tensor in inputs_of(name, dtype, **sizes)]
     of_each = layout != keys_and_values_of_one_tensor
     views = [layout(random.Random(0), tensor) for tensor in inputs] if of_each else layout(inputs)
@@ -223,7 +223,7 @@ def test_memory_layout_is_free(name: str, layout: Callable, dtype: torch.dtype, 
         (COSINE, 8, 13, 'pooled_bias_columns must be columns of pooled_bias'),
     ],
 )
-def test_index_outside_of_the_bias(name: str, number: int, wrong: int, message: str, cuda_on_cpu: CUDAOnCPU) -> None:
+def test_index_outside_bias_raises(name: str, number: int, wrong: int, message: str, cuda_on_cpu: CUDAOnCPU) -> None:
     # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
     inputs = inputs_of(name)
     inputs[number][3, 1] = wrong

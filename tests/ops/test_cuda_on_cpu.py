@@ -64,7 +64,7 @@ def test_a_fault(emulation_folder: Path, fault: str, seed: int, message: str) ->
         (750, torch.float16, 'mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32'),
     ],
 )
-def test_product_of_a_warp(
+def test_matrix_product_of_a_warp(
     capability: int, dtype: torch.dtype, instruction: str | None, emulation_folder: Path
 ) -> None:
     emulation = emulation_in(emulation_folder, capability)

@@ -2,7 +2,8 @@
 # What a user gets who has no checkout: builds an sdist and a wheel from it, and installs each into an empty environment.
 # With the wheel, which has its operators, `bioattn` trains two iterations by a user's config, predicts and exports. The
 # same label maps come from the sdist, installed without operators as BIOATTN_MM_WITHOUT_OPS=1 asks for, and from what
-# was exported in an environment that has bioattn_mm_runtime, and so no PyTorch. openmim trains and tests with the wheel.
+# was exported in an environment that has bioattn_mm_runtime, and so no PyTorch. The sdist trains a step by the name of a
+# config in it, and openmim trains and tests with the wheel.
 #
 # usage: tests/package/check.sh [PYTHON]    PYTHON: of an environment with the dependencies and those of the extra
 #                                           deploy (default: .venv/bin/python)
@@ -81,6 +82,8 @@ for backend in onnxruntime openvino; do
 done
 BIOATTN_MM_WITHOUT_OPS=1 install sdist ../dist/bioattn_mm-*.tar.gz
 check sdist none
+../sdist/bin/bioattn train transnext/upernet_micro_ade20k --mini --dry-run --cfg-options $in_process \
+    > dry_run.log 2>&1 || { tail -30 dry_run.log; exit 1; }
 ../sdist/bin/bioattn predict small.py work/iter_2.pth --mini --out sdist $images
 equals sdist
 # openmim finds the wheel's tools, configs and index. The weights that it would download are an empty file.

@@ -142,7 +142,7 @@ def test_setup_compiles_the_operators_or_leaves_out_what_does_not_compile(setup_
 
 
 @pytest.mark.parametrize('command', ['bdist_wheel', 'editable_wheel', 'dist_info'])
-def test_setup_without_torch_says_how(setup_py: Callable, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_setup_without_torch_says_what_to_do(setup_py: Callable, monkeypatch, command: str) -> None:
     monkeypatch.setitem(sys.modules, 'torch', None)
     monkeypatch.setitem(sys.modules, 'torch.utils.cpp_extension', None)
     with pytest.raises(SystemExit, match='no-build-isolation; or set BIOATTN_MM_WITHOUT_OPS=1'):
@@ -153,7 +153,7 @@ def test_setup_without_torch_says_how(setup_py: Callable, monkeypatch: pytest.Mo
     assert setup_py(command) == {}
 
 
-def test_without_compilers(setup_py: Callable, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_setup_without_compilers(setup_py: Callable, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """It installs without operators, and ends where CUDA was asked for."""
     monkeypatch.setenv('CXX', '/nowhere/g++')
     assert setup_py() == {} and 'slower: there is no C++ compiler /nowhere/g++' in capsys.readouterr().out

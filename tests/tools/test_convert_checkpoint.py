@@ -221,8 +221,8 @@ def test_refuses_paths_and_the_config_of_another_model(tmp_path: Path, tool: InP
     shapes = backbone('micro') | parity.released_heads('upernet', 'micro')
     torch.save({name: torch.zeros(()).expand(shape) for name, shape in shapes.items()}, tmp_path / 'x.pth')
     config = ROOT / 'configs/transnext/mask2former_micro_ade20k.py'
-    line = tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth', '--config', str(config))
-    assert re.match(r'error: x.pth .for .*k.py. is not .*; \d+ missing in the file: decode_head.pixel_decoder', line)
+    got = tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth', '--config', str(config))
+    assert re.match(r'error: x.pth .for .*k.py. is not a .*; \d+ missing in the file: decode_head.pixel_decoder', got)
 
 
 def test_weights_of_a_file_and_of_a_folder_are_published(workplace: Path, tmp_path: Path, tool: InProcess) -> None:

@@ -43,9 +43,7 @@ def test_loss_accuracy_and_gradient_are_mmsegs(sizes: tuple[int, ...], loss: dic
 def test_double_half_precision_and_nothing_to_count() -> None:
     logits = torch.randn(1, 3, 4, 5, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: losses(FCNHead, x, (9, 11))['loss_ce'], logits)
-    half, single = (
-        logits.detach().bfloat16().to(dtype).requires_grad_() for dtype in (torch.bfloat16, torch.float32)
-    )
+    half, single = (logits.detach().bfloat16().to(x).requires_grad_() for x in (torch.bfloat16, torch.float32))
     for each in (half, single):
         losses(FCNHead, each, (9, 11))['loss_ce'].backward()
     torch.testing.assert_close(half.grad.float(), single.grad, atol=1e-4, rtol=2**-8)

@@ -110,7 +110,8 @@ def test_losses_and_weights_that_are_not_finite(monkeypatch: pytest.MonkeyPatch)
         return dict(loss=losses['loss'] + (torch.inf if step == 2 else 0))  # whose gradient is finite
 
     monkeypatch.setattr(ToyModel, 'forward', fail)
-    with pytest.raises(InputError, match='after step 6 weights are NaN or infinite .*: go on from one with --resume'):
+    want = '^after step 6 weights are NaN or infinite .*: go on from one with --resume'
+    with pytest.raises(InputError, match=want):
         run('A', 10, {1: lambda runner: runner.model.register_buffer('mask', mask)}, max_keep_ckpts=1)
     assert [warning.partition(':')[0] for warning in warnings()] == ['loss is inf at step 2', 'loss is nan at step 5']
     assert [line['step'] for line in lines_of('iter') if line['loss'] is None] == [2, 5, 6]

@@ -105,7 +105,7 @@ MIXERS = [
 
 @every_grid
 @pytest.mark.parametrize(('kind', 'options'), MIXERS, ids=str)
-def test_mixers(kind: type, options: dict, grid: tuple[int, int], backend: str, monkeypatch) -> None:
+def test_token_mixers(kind: type, options: dict, grid: tuple[int, int], backend: str, monkeypatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     layer, x = make(kind, **options), tokens(grid)
     check_formula(layer(x), written_out(layer, x), [x, *layer.parameters()])
