@@ -103,3 +103,16 @@ def check_fits(
             raise ValueError(f'{name} is on {tensor.device}, but {to} is on {first.device}')
         if tensor.dtype != (dtype or first.dtype) and (dtype or autocast_dtype(tensor) != autocast_dtype(first)):
             raise ValueError(f'{name} must be {dtype or first.dtype} to fit {to}, got {tensor.dtype}')
+
+
+def check_table(
+    name: str, query: Tensor, key_grid: tuple[int, int], table: Tensor, rows: Tensor, weights: Tensor, columns: Tensor
+) -> None:
+    """Raise a `ValueError` unless a table of biases has rows and columns for all pairs (see `cosine_attention`)."""
+    _, height, width, heads, _ = query.shape
+    number, full = max((1, *rows.shape[2:3])), torch.promote_types(query.dtype, torch.float32)
+    shape = (heads, *table.shape[1:]) if table.dim() == 3 else (heads, -1, -1)
+    check_fits('query', query, torch.int64, **{f'{name}_rows': (rows, (height, key_grid[0], number))})
+    check_fits('query', query, torch.int64, **{f'{name}_columns': (columns, (width, key_grid[1]))})
+    check_fits('query', query, full, **{f'{name}_weights': (weights, (height, key_grid[0], number - 1))})
+    check_fits('query', query, full, **{name: (table, shape)})

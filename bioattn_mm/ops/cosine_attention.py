@@ -10,6 +10,7 @@ from .aggregated_attention import aggregated_attention, why_not_on_cuda
 from .arguments import (
     AggregatedAttentionInputs,
     check_fits,
+    check_table,
     check_offsets,
     check_tokens,
     window_size_of,
@@ -19,6 +20,7 @@ from .backends import choose_backend
 from .constants import cached_constant
 from .portable import is_traced, is_transformed
 from .registration import apply, differentiable, needs_backward
+from .relative_bias import rows_of_pairs
 
 SMALLEST_NORM = 1e-6
 
@@ -34,6 +36,7 @@ class CosineAttentionInputs(NamedTuple):
     window_bias: Tensor
     pooled_bias: Tensor
     pooled_bias_rows: Tensor
+    pooled_bias_weights: Tensor
     pooled_bias_columns: Tensor
     tokens: Tensor
     token_bias: Tensor
@@ -52,7 +55,11 @@ class CosineAttentionInputs(NamedTuple):
         # This is torch.einsum('bhwnd,ndk->bhwnk'), which would be slow in ONNX files.
         queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
         token_weights = (queries_of_heads @ self.tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
-        pooled_bias = self.pooled_bias.index_select(2, self.pooled_bias_columns.flatten())
+        bias, rows = self.pooled_bias, self.pooled_bias_rows
+        if rows.shape[2] > 1:  # the sums of rows become a table
+            bias = rows_of_pairs(bias, rows, self.pooled_bias_weights).flatten(1, 2)
+            rows = torch.arange(bias.shape[1], device=bias.device).view(*rows.shape[:2], 1)
+        bias = bias.index_select(2, self.pooled_bias_columns.flatten())
         return AggregatedAttentionInputs(
             query=((unit_query + self.query_embedding) * scale).to(dtype),
             key=unit_vectors(key),
@@ -60,8 +67,8 @@ class CosineAttentionInputs(NamedTuple):
             pooled_key=unit_vectors(pooled_key),
             pooled_value=pooled_value,
             window_bias=self.window_bias.to(dtype),
-            pooled_bias=pooled_bias.unflatten(2, self.pooled_bias_columns.shape).to(dtype),
-            pooled_bias_rows=self.pooled_bias_rows,
+            pooled_bias=bias.unflatten(2, self.pooled_bias_columns.shape).to(dtype),
+            pooled_bias_rows=rows.squeeze(2),
             token_weights=(token_weights + self.token_bias).to(dtype),
         )
 
@@ -131,6 +138,7 @@ def cosine_attention(
     window_bias: Tensor,
     pooled_bias: Tensor,
     pooled_bias_rows: Tensor,
+    pooled_bias_weights: Tensor,
     pooled_bias_columns: Tensor,
     tokens: Tensor,
     token_bias: Tensor,
@@ -143,7 +151,9 @@ def cosine_attention(
 
         query = (q + query_embedding) scale log(n)
         token_weights = q tokens + token_bias
-        pooled_bias[:, pooled_bias_rows[i, u], pooled_bias_columns[j, v]] is the bias of pooled key (u, v)
+        pooled_bias[:, pooled_bias_rows[i, u, 0], pooled_bias_columns[j, v]] is the bias of pooled key (u, v)
+
+    or a weighted sum of `n` such rows, as bilinear resizing makes it of four.
 
     Projections may be float16, bfloat16, float32 or float64. The rest is float32, for float64 projections float64.
 
@@ -154,8 +164,9 @@ def cosine_attention(
         scale: Factor of each head's queries, positive, (heads,).
         query_embedding: (heads, d).
         window_bias: Learned bias of each window offset, (heads, k * k) with k odd; row-major from the top left.
-        pooled_bias: Table of position biases, (heads, R, C).
-        pooled_bias_rows: Row of the table for each pair of query row and pooled row, int64 (H, Ph).
+        pooled_bias: Table of position biases, (heads, R, C), finite where rows are summed.
+        pooled_bias_rows: Rows of the table for each pair of query row and pooled row, int64 (H, Ph, n).
+        pooled_bias_weights: Weights of these rows but the last, whose weight is what is missing to 1: (H, Ph, n - 1).
         pooled_bias_columns: Column of the table for each pair of query column and pooled column, int64 (W, Pw).
         tokens: Learnable tokens, (heads, d, k * k).
         token_bias: (heads, k * k).
@@ -165,7 +176,7 @@ def cosine_attention(
         (B, H, W, heads, d) in the dtype of `query`.
     """
     projections, scaling = (query, key_value, pooled_key_value), (scale, query_embedding)
-    bias = window_bias, pooled_bias, pooled_bias_rows, pooled_bias_columns
+    bias = window_bias, pooled_bias, pooled_bias_rows, pooled_bias_weights, pooled_bias_columns
     inputs = CosineAttentionInputs(*projections, *scaling, *bias, tokens, token_bias)
     check_tokens('query', query)
     batch, height, width, heads, channels = query.shape
@@ -174,7 +185,6 @@ def cosine_attention(
         shape = tuple(pooled_key_value.shape)
         raise ValueError(f'pooled_key_value must be (B, Ph, Pw, 2, heads, d), got shape {shape}')
     pooled_height, pooled_width = pooled_key_value.shape[1:3]
-    table = tuple(pooled_bias.shape[1:]) if pooled_bias.dim() == 3 else (-1, -1)
     check_fits(
         'query',
         query,
@@ -182,13 +192,7 @@ def cosine_attention(
         key_value=(key_value, (batch, height, width, 2, heads, channels)),
         pooled_key_value=(pooled_key_value, (batch, pooled_height, pooled_width, 2, heads, channels)),
     )
-    check_fits(
-        'query',
-        query,
-        torch.int64,
-        pooled_bias_rows=(pooled_bias_rows, (height, pooled_height)),
-        pooled_bias_columns=(pooled_bias_columns, (width, pooled_width)),
-    )
+    check_table('pooled_bias', query, (pooled_height, pooled_width), *bias[1:])
     check_fits(
         'query',
         query,
@@ -196,7 +200,6 @@ def cosine_attention(
         scale=(scale, (heads,)),
         query_embedding=(query_embedding, (heads, channels)),
         window_bias=(window_bias, (heads, offsets)),
-        pooled_bias=(pooled_bias, (heads, *table)),
         tokens=(tokens, (heads, channels, offsets)),
         token_bias=(token_bias, (heads, offsets)),
     )

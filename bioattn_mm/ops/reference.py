@@ -1,6 +1,6 @@
 """The operators in plain PyTorch, for systems without the compiled ones, which are tested against these."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from .arguments import AggregatedAttentionInputs, autocast_dtype, window_size_of, without_autocast
 from .chunked_attention import attention_in_chunks, chunk_numel
 from .portable import is_exported, is_portable
-from .relative_bias import bias_of_pairs, bias_of_rows
+from .relative_bias import bias_of_pairs, bias_of_rows, rows_of_pairs
 
 # Without autograd, queries are processed in chunks of rows with at most this many attention weights on a CPU: memory
 # stays bounded at any input size, and the weights stay in the last-level cache.
@@ -83,12 +83,16 @@ def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
 
 
 def relative_bias_attention_reference(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, pairs: Sequence[Tensor] | None
 ) -> Tensor:
     """`bioattn_mm.ops.relative_bias_attention` of checked arguments."""
     grid = tuple(query.shape[1:3])
 
     def bias_of_queries(rows: slice) -> Tensor:
+        if pairs is not None:
+            of_rows, weights, columns = pairs
+            part = rows_of_pairs(bias, of_rows[rows], weights[rows]).index_select(3, columns.flatten())
+            return part.unflatten(3, columns.shape).transpose(2, 3).flatten(3).flatten(1, 2)
         return bias_of_pairs(bias, grid) if rows == slice(None) else bias_of_rows(bias, grid, rows)
 
     return attention_in_chunks(query, key, value, bias_of_queries, scale)

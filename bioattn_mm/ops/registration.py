@@ -54,7 +54,7 @@ def _pooled(x: Tensor, height: int, width: int) -> Tensor:
 
 def _aggregate(x: Tensor, *arguments: object) -> tuple[Tensor, ...]:
     """The output, and for the backward pass joint weight and projections, pooled tokens, and what attention keeps."""
-    *_, scale, _, _, _, rows, columns, _, _, _, for_backward = arguments
+    *_, scale, _, _, _, rows, _, columns, _, _, _, for_backward = arguments
     batch, height, width, channels = x.shape
     of_heads, grid = (scale.shape[0], channels // scale.shape[0]), (rows.shape[1], columns.shape[1])
     output, *of_softmax = _attention(x, (batch * height * width * of_heads[0],), for_backward)
@@ -88,7 +88,7 @@ OPERATORS: dict[str, Shapes] = dict(
         *weight.shape[:-1], vertical.shape[0], horizontal.shape[0]
     ),
     peripheral_attention=lambda query, key, value, plane, *_: (*_like(query), plane.new_empty(query.shape[:3])),
-    relative_bias_attention=lambda query, key, value, bias, _: (*_like(query), bias.new_empty(query.shape[:4])),
+    relative_bias_attention=lambda query, key, value, bias, *_: (*_like(query), bias.new_empty(query.shape[:4])),
     sliding_window_av=lambda weights, value: _like(value)[0],
     sliding_window_qk=lambda query, key, bias: query.new_empty(*query.shape[:4], bias.shape[1]),
 )

@@ -1,4 +1,4 @@
-"""From the bias of each offset between two tokens of a grid to the bias of pairs of tokens."""
+"""From tables of biases to the bias of pairs of tokens."""
 
 import torch
 from torch import Tensor
@@ -33,3 +33,16 @@ def bias_of_queries(table: Tensor, grid: tuple[int, int], queries: Tensor) -> Te
     """`bias_of_pairs` of some queries alone, by their row-major indices, int64 (queries,): (..., queries, H * W)."""
     windows = table.unfold(-2, grid[0], 1).unfold(-2, grid[1], 1)
     return windows[..., queries // grid[1], queries % grid[1], :, :].flip((-2, -1)).flatten(-2)
+
+
+def rows_of_pairs(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Sums of rows of a table, (heads, R, ...), for each pair of a query row and a key row: (heads, H, Ph, ...).
+
+    `rows` are the summands, int64 (H, Ph, n), `weights`, (H, Ph, n - 1), those of all but the last, whose weight is
+    what is missing to 1.
+    """
+    parts = [table.index_select(1, part.flatten()).unflatten(1, part.shape) for part in rows.unbind(-1)]
+    if len(parts) == 1:
+        return parts[0]
+    weights = [weight.view(*weight.shape, *[1] * (table.dim() - 2)) for weight in weights.to(table.dtype).unbind(-1)]
+    return sum((part * weight for part, weight in zip(parts, weights)), parts[-1] * (1 - sum(weights)))

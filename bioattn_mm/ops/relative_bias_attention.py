@@ -1,16 +1,25 @@
 """Attention between all tokens of a grid with a relative position bias: one value for each offset and head."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from .arguments import autocast_dtype, check_fits, check_tokens
+from .arguments import autocast_dtype, check_fits, check_table, check_tokens
 from .backends import choose_backend
+from .constants import cached_constant
 from .reference import relative_bias_attention_reference
 from .registration import differentiable
 
 
 def relative_bias_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float | None = None, backend: str | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    scale: float | None = None,
+    backend: str | None = None,
+    pairs: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """Attend from every token of a grid to all of them, with a bias that depends on the offset between the two.
 
@@ -28,6 +37,9 @@ def relative_bias_attention(
         value: (B, H, W, heads, d), in the dtype of `query`.
         bias: Bias of each offset, (heads, 2 H - 1, 2 W - 1): float64 if `query` is, else float32.
         scale: Factor of the products, d^-1/2 by default.
+        pairs: Rows of `bias`, then any (heads, R, C), for each pair of query row and key row, int64 (H, H, n), weights
+            of rows that are summed, (H, H, n - 1), and the column for each pair of columns, int64 (W, W), as in
+            `cosine_attention`; by default those of the offsets.
         backend: 'cpu' (fused) or 'reference' (on the CPU for some rows of queries at a time); see `choose_backend`.
 
     Returns:
@@ -36,10 +48,23 @@ def relative_bias_attention(
     check_tokens('query', query)
     height, width, heads, channels = query.shape[1:]
     check_fits('query', query, None, key=(key, query.shape), value=(value, query.shape))
-    full, shape = torch.promote_types(query.dtype, torch.float32), (heads, 2 * height - 1, 2 * width - 1)
-    check_fits('query', query, full, bias=(bias, shape))
+    if pairs is None:
+        full = torch.promote_types(query.dtype, torch.float32)
+        check_fits('query', query, full, bias=(bias, (heads, 2 * height - 1, 2 * width - 1)))
+    else:
+        check_table('bias', query, (height, width), bias, *pairs)
     scale = max(channels, 1) ** -0.5 if scale is None else scale
     if choose_backend(query.device, backend) == 'cpu':
-        return differentiable('relative_bias_attention', query, key, value, bias, scale)[0]
+        if pairs is None:
+            rows, columns = _offsets(height, bias.device)[..., None], _offsets(width, bias.device)
+            pairs = rows, bias.new_empty(height, height, 0), columns
+        return differentiable('relative_bias_attention', query, key, value, bias, *pairs, scale)[0]
     query, key, value = (tensor.to(autocast_dtype(tensor)) for tensor in (query, key, value))
-    return relative_bias_attention_reference(query, key, value, bias, scale)
+    return relative_bias_attention_reference(query, key, value, bias, scale, pairs)
+
+
+@cached_constant
+def _offsets(length: int, device: torch.device) -> Tensor:
+    """Index of the offset between each query and key along an axis: int64 (length, length)."""
+    index = torch.arange(length, device=device)
+    return index[:, None] - index + length - 1

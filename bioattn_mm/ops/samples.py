@@ -93,6 +93,7 @@ def make_cosine_attention(
     heads: int = 2,
     channels: int = 8,
     window_size: int = 3,
+    summands: int = 1,
 ) -> list[Tensor]:
     offsets, lengths = window_size**2, list(zip(grid, pooled_grid, strict=True))
     # A row of the table for each distance between a token and a pooled one.
@@ -101,7 +102,9 @@ def make_cosine_attention(
     tokens_of_grids = (batch, *grid, heads), (batch, *grid, 2, heads), (batch, *pooled_grid, 2, heads)
     projections, scale = randn(*((*shape, channels) for shape in tokens_of_grids)), torch.rand(heads) + 0.5
     biases = randn((heads, channels), (heads, offsets), (heads, *map(sum, lengths)))
-    return [*projections, scale, *biases, rows, columns, tokens / channels**0.5, token_bias]
+    # Sums are of rows below one another.
+    rows, weights = (rows[..., None] + torch.arange(summands)) % sum(lengths[0]), torch.rand(*rows.shape, summands - 1)
+    return [*projections, scale, *biases, rows, weights, columns, tokens / channels**0.5, token_bias]
 
 
 def make_add_norm(batch: int = 2, grid: Grid = (5, 7), channels: int = 16) -> list[Tensor]:
@@ -219,11 +222,13 @@ OPERATORS = {
         [
             *OF_TWO_GRIDS,
             dict(window_size=5, channels=32),
+            *(dict(grid=(17, 19), pooled_grid=(5, 9), channels=24, summands=number) for number in (2, 4)),
             # More tokens than the blocks on a GPU take at once.
             dict(batch=1, grid=(190, 190), heads=1),
         ],
         dtypes=dict(cpu=ALL, cuda=ON_CUDA),
-        full_precision=(3, 4, 5, 6, 9, 10),
+        full_precision=(3, 4, 5, 6, 8, 10, 11),
+        constants=(8,),
     ),
     'gated_convolution': Operator(
         gated_convolution,

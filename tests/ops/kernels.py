@@ -18,7 +18,14 @@ from bioattn_mm.ops import (
 )
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.check import relative_error
-from bioattn_mm.ops.samples import OPERATORS, Operator, make_add_norm, make_gated_convolution, make_gelu_pool
+from bioattn_mm.ops.samples import (
+    OPERATORS,
+    Operator,
+    make_add_norm,
+    make_gated_convolution,
+    make_gelu_pool,
+    make_relative_bias_attention,
+)
 from tests.ops.conftest import Place
 
 EPS = 1e-3
@@ -51,6 +58,13 @@ def cosine_attention_inputs(
         if consecutive
         else torch.randint(columns, (width, pooled_width)),
     )
+
+
+def relative_bias_of_summed_rows(grid: tuple[int, int] = (5, 7), summands: int = 4, **sizes: int) -> list[Tensor]:
+    tokens, (height, width) = make_relative_bias_attention(grid=grid, **sizes)[:3], grid
+    weights = torch.rand(height, height, summands - 1)
+    rows, columns = torch.randint(6, (height, height, summands)), torch.randint(9, (width, width))
+    return [*tokens, torch.randn(tokens[0].shape[3], 6, 9), rows, weights, columns]
 
 
 def to_double(value: object) -> object:
@@ -87,6 +101,13 @@ KERNELS = OPERATORS | {
     ),
     'relative_bias_attention with a scale': replace(
         OPERATORS['relative_bias_attention'], run=partial(relative_bias_attention, scale=0.7)
+    ),
+    'relative_bias_attention of summed rows': replace(
+        OPERATORS['relative_bias_attention'],
+        run=lambda *inputs, backend: relative_bias_attention(*inputs[:4], pairs=inputs[4:], backend=backend),
+        make=relative_bias_of_summed_rows,
+        full_precision=(3, 5),
+        constants=(5,),
     ),
     **{
         f'gelu_pool to {h} x {w}': replace(

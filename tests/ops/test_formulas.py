@@ -57,11 +57,17 @@ def aggregated(*inputs: Tensor, backend: None = None) -> Tensor:
     return window_av(window + x.token_weights, x.value) + of_pooled
 
 
+def sums_of_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    weights = torch.cat((weights, 1 - weights.sum(-1, keepdim=True)), dim=-1)
+    return (table[:, rows] * weights[..., None]).sum(3)
+
+
 def aggregated_of_unit_vectors(*inputs: Tensor, backend: None = None) -> Tensor:
     x = ops.CosineAttentionInputs(*inputs)
     unit_query = F.normalize(x.query, dim=-1)
     rows, columns = torch.tensor([2, 3, 2]), torch.tensor([2, 3, 3, 3, 2])  # of the window inside of a grid of 3 x 5
     number_of_keys = (rows[:, None] * columns + 4.0)[:, :, None, None]
+    pooled_bias = sums_of_rows(x.pooled_bias, x.pooled_bias_rows, x.pooled_bias_weights)  # (heads, H, Ph, C)
     return ops.aggregated_attention(
         query=(unit_query + x.query_embedding) * x.scale[:, None] * number_of_keys.double().log(),
         key=F.normalize(x.key_value[:, :, :, 0], dim=-1),
@@ -69,8 +75,8 @@ def aggregated_of_unit_vectors(*inputs: Tensor, backend: None = None) -> Tensor:
         pooled_key=F.normalize(x.pooled_key_value[:, :, :, 0], dim=-1),
         pooled_value=x.pooled_key_value[:, :, :, 1],
         window_bias=x.window_bias,
-        pooled_bias=x.pooled_bias[:, :, x.pooled_bias_columns],
-        pooled_bias_rows=x.pooled_bias_rows,
+        pooled_bias=pooled_bias.flatten(1, 2)[:, :, x.pooled_bias_columns],
+        pooled_bias_rows=torch.arange(6).view(3, 2),
         token_weights=torch.einsum('bhwnd,ndk->bhwnk', unit_query, x.tokens) + x.token_bias,
         backend='reference',
     )
@@ -101,6 +107,17 @@ def relative_bias(
     pairs = bias.new_empty(len(bias), *grid, *grid)
     for i, j, u, v in itertools.product(*map(range, (*grid, *grid))):
         pairs[:, i, j, u, v] = bias[:, i - u + height - 1, j - v + width - 1]
+    return attend_to_all(query, key, value, pairs, scale)
+
+
+def relative_bias_of_sums(
+    query: Tensor, key: Tensor, value: Tensor, *bias: Tensor, backend: None = None
+) -> Tensor:
+    pairs = sums_of_rows(*bias[:3])[..., bias[3]].permute(0, 1, 3, 2, 4)  # (heads, H, W, H, W)
+    return attend_to_all(query, key, value, pairs, 8**-0.5)
+
+
+def attend_to_all(query: Tensor, key: Tensor, value: Tensor, pairs: Tensor, scale: float) -> Tensor:
     logits = scale * torch.einsum('bqhd,bkhd->bhqk', query.flatten(1, 2), key.flatten(1, 2))
     weights = (logits + pairs.flatten(3).flatten(1, 2)).softmax(-1)
     return torch.einsum('bhqk,bkhd->bqhd', weights, value.flatten(1, 2)).view_as(query)
@@ -128,7 +145,11 @@ FORMULAS = {
         dict(grid=(1, 1), pooled_grid=(1, 1)),
         dict(grid=(2, 9), pooled_grid=(7, 7), heads=1),
     ),
-    'cosine_attention': (aggregated_of_unit_vectors, dict(grid=(3, 5), pooled_grid=(2, 2))),
+    'cosine_attention': (
+        aggregated_of_unit_vectors,
+        *(dict(grid=(3, 5), pooled_grid=(2, 2), summands=number) for number in (1, 4)),
+    ),
+    'relative_bias_attention of summed rows': (relative_bias_of_sums, *(dict(grid=grid) for grid in GRIDS)),
     'relative_bias_attention': (relative_bias, *(dict(grid=grid, heads=3) for grid in GRIDS)),
     'relative_bias_attention with a scale': (partial(relative_bias, scale=0.7), dict()),
     'peripheral_attention': (
@@ -181,12 +202,15 @@ OF_ATTENTION = [
     ('cosine_attention', dict()),
     ('cosine_attention', dict(grid=(21, 70), pooled_grid=(4, 9), channels=24, consecutive=True)),
     ('cosine_attention', dict(grid=(9, 65), pooled_grid=(33, 4), channels=12)),
-    ('cosine_attention', dict(grid=(3, 4), window_size=7, heads=1)),
+    ('cosine_attention', dict(grid=(3, 4), window_size=7, heads=1, summands=4)),
+    ('cosine_attention', dict(grid=(9, 70), pooled_grid=(4, 5), channels=24, summands=2)),
+    ('cosine_attention', dict(grid=(5, 41), pooled_grid=(3, 4), batch=5, consecutive=True, summands=4)),
     ('cosine_attention', dict(grid=(1, 1), pooled_grid=(1, 1))),
     ('peripheral_attention', dict(grid=(20, 31), heads=4, channels=70, batch=1)),
     ('peripheral_attention', dict(grid=(6, 67), heads=5, channels=32)),
     ('peripheral_attention', dict(grid=(9, 3), heads=12, channels=8)),
     ('relative_bias_attention', dict(grid=(17, 31), heads=2, channels=24, batch=1)),
+    ('relative_bias_attention of summed rows', dict(grid=(17, 41), heads=2, channels=24)),
     ('relative_bias_attention', dict(grid=(300, 3), heads=1, channels=5, batch=1)),
     ('relative_bias_attention', dict(grid=(2, 400), heads=2, channels=8, batch=1)),
     ('relative_bias_attention', dict(grid=(1, 700), heads=1, channels=16, batch=1)),
@@ -265,7 +289,7 @@ def test_unit_vectors(dtype: torch.dtype) -> None:
 def test_heads_are_apart() -> None:
     """Threads with neighbouring heads add to neighbouring gradients of the position bias, a vector at a time."""
     inputs = cosine_attention_inputs(batch=3000, grid=(1, 1), pooled_grid=(1, 1), dtype=FLOAT32)
-    inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=torch.zeros(1, 1, dtype=int))
+    inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=torch.zeros(1, 1, 1, dtype=int))
     inputs = inputs._replace(pooled_bias_columns=torch.zeros(1, 1, dtype=int))
     check_any_number_of_threads(lambda: OPERATORS['cosine_attention'].values_and_gradients(inputs, 'cpu'))
 

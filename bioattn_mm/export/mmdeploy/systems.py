@@ -10,7 +10,6 @@ from .sizes import not_traced
 
 FROM_GRIDS = (
     'bioattn_mm.systems.transnext.position_bias.PositionBias.table',
-    'bioattn_mm.systems.transnext.position_bias.PositionBias.of_offsets',
     'bioattn_mm.systems.common.position_embedding.PositionEmbedding.of_grid',
     'bioattn_mm.systems.pervit.DistanceEmbedding.forward',
     'bioattn_mm.systems.pervit.VectorDistance.forward',

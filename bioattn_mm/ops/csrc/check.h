@@ -60,6 +60,15 @@ class ArgumentChecks {
         " must be the square of an odd number, got ", offsets);
   }
 
+  // Raises a ValueError unless each pair has one or more rows of a bias, (*pairs, n), and weights, (*pairs, n - 1).
+  void check_rows(
+      std::array<const char*, 2> names, const Tensor& rows, const Tensor& weights, std::array<int64_t, 2> pairs,
+      ScalarType dtype) const {
+    check(names[0], rows, {pairs[0], pairs[1], -1}, kLong);
+    check_value(rows.size(2) > 0, operator_name_, ": ", names[0], " must have a row for each pair, got none");
+    check(names[1], weights, {pairs[0], pairs[1], rows.size(2) - 1}, dtype);
+  }
+
  private:
   static bool is_dense(const Tensor& tensor) {
     return tensor.defined() && tensor.layout() == torch::headeronly::Layout::Strided;

@@ -23,7 +23,8 @@ CpuInputs inputs_of_cpu(const CosineInputs& any_inputs) {
   check_indices("pooled_bias_rows", inputs.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
   check_indices(
       "pooled_bias_columns", inputs.pooled_bias_columns, inputs.pooled_bias.size(2), "columns of pooled_bias");
-  cpu.pooled_bias_rows = inputs.pooled_bias_rows, cpu.pooled_bias_columns = inputs.pooled_bias_columns;
+  cpu.pooled_bias_rows = inputs.pooled_bias_rows, cpu.pooled_bias_weights = inputs.pooled_bias_weights;
+  cpu.pooled_bias_columns = inputs.pooled_bias_columns;
   cpu.scale = inputs.scale, cpu.query_embedding = inputs.query_embedding;
   cpu.tokens = inputs.tokens, cpu.token_bias = inputs.token_bias;
   return cpu;

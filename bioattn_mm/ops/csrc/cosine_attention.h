@@ -7,26 +7,27 @@ namespace bioattn_mm {
 
 // The inputs in the order of the schema. Parameters are float32, or float64 for float64 projections.
 struct CosineInputs {
-  static constexpr size_t kTensors = 11;
+  static constexpr size_t kTensors = 12;
 
   // function(query, ..., token_bias)
   template <typename Function>
   auto apply(const Function& function) const {
     return function(
         query, key_value, pooled_key_value, scale, query_embedding, window_bias, pooled_bias, pooled_bias_rows,
-        pooled_bias_columns, tokens, token_bias);
+        pooled_bias_weights, pooled_bias_columns, tokens, token_bias);
   }
 
   StridedTokens query, key_value;              // (B, H, W, heads, d), (B, H, W, 2, heads, d)
   Tensor pooled_key_value;                     // (B, Ph, Pw, 2, heads, d)
   Tensor scale, query_embedding, window_bias;  // (heads), (heads, d), (heads, k * k)
   Tensor pooled_bias;                          // (heads, R, C)
-  Tensor pooled_bias_rows;                     // (H, Ph), int64
+  Tensor pooled_bias_rows;                     // (H, Ph, n), int64
+  Tensor pooled_bias_weights;                  // (H, Ph, n - 1)
   Tensor pooled_bias_columns;                  // (W, Pw), int64
   Tensor tokens, token_bias;                   // (heads, d, k * k), (heads, k * k)
 };
 
-// The gradients as PyTorch takes them, without those of the indices.
+// The gradients as PyTorch takes them, without those of indices and weights.
 using CosineGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 inline CosineGradients to_gradients(const CosineInputs& g) {
@@ -49,7 +50,9 @@ inline ArgumentChecks check_inputs(const CosineInputs& inputs) {
   arguments.check_offsets("window_bias", offsets);
   arguments.check("pooled_bias", inputs.pooled_bias, {heads, -1, -1}, dtype);
   const auto pooled_height = inputs.pooled_key_value.size(1), pooled_width = inputs.pooled_key_value.size(2);
-  arguments.check("pooled_bias_rows", inputs.pooled_bias_rows, {height, pooled_height}, kLong);
+  arguments.check_rows(
+      {"pooled_bias_rows", "pooled_bias_weights"}, inputs.pooled_bias_rows, inputs.pooled_bias_weights,
+      {height, pooled_height}, dtype);
   arguments.check("pooled_bias_columns", inputs.pooled_bias_columns, {width, pooled_width}, kLong);
   arguments.check("tokens", inputs.tokens, {heads, channels, offsets}, dtype);
   arguments.check("token_bias", inputs.token_bias, {heads, offsets}, dtype);

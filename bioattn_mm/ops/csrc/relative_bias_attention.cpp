@@ -8,26 +8,34 @@ namespace bioattn_mm {
 namespace {
 namespace of_relative_bias_attention {
 
+// The bias of a pair of tokens is a sum of rows of a table, as in CpuInputs.
+struct BiasTable {
+  static constexpr size_t kTensors = 4;
+
+  Tensor table, rows, weights, columns;  // (heads, R, C), (H, H, n), (H, H, n - 1), (W, W)
+};
+
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 ArgumentChecks check_forward(
-    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double) {
+    const Tensor& query, const Tensor& key, const Tensor& value, const BiasTable& bias, double) {
   const ArgumentChecks arguments("relative_bias_attention", "query", query, 5, "(B, H, W, heads, d)");
   arguments.check("key", key, query.sizes());
   arguments.check("value", value, query.sizes());
-  arguments.check(
-      "bias", bias, {query.size(3), 2 * query.size(1) - 1, 2 * query.size(2) - 1},
-      full_precision(query.scalar_type()));
+  const auto dtype = full_precision(query.scalar_type());
+  arguments.check("bias", bias.table, {query.size(3), -1, -1}, dtype);
+  arguments.check_rows({"rows", "weights"}, bias.rows, bias.weights, {query.size(1), query.size(1)}, dtype);
+  arguments.check("columns", bias.columns, {query.size(2), query.size(2)}, kLong);
   return arguments;
 }
 
 void check_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const BiasTable& bias,
     const Tensor& output, const Tensor& logsumexp, double) {
   const ArgumentChecks arguments = check_forward(query, key, value, bias, 0);
   arguments.check("grad_output", grad_output, query.sizes());
   arguments.check("output", output, query.sizes());
-  arguments.check("logsumexp", logsumexp, query.sizes().slice(0, 4), bias.scalar_type());
+  arguments.check("logsumexp", logsumexp, query.sizes().slice(0, 4), bias.table.scalar_type());
 }
 
 // Tokens as the kernels read them: float32 or float64, or bfloat16 where there are instructions for it.
@@ -37,42 +45,38 @@ Tensor tokens_for_kernels(const Tensor& tokens) {
   return numbers.stride(4) == 1 && numbers.stride(3) == numbers.size(4) ? numbers : numbers.contiguous();
 }
 
-// The indices in the table of the offsets between all pairs of tokens of a grid.
-Tensor offsets_of_pairs(int64_t height, int64_t width) {
-  Tensor indices = empty({height * width, height * width}, on_cpu(kLong));
-  int64_t* index = indices.mutable_data_ptr<int64_t>();
-  for (int64_t query = 0; query < height * width; ++query)
-    for (int64_t key = 0; key < height * width; ++key) {
-      const int64_t row = query / width - key / width + height - 1, column = query % width - key % width + width - 1;
-      *index++ = row * (2 * width - 1) + column;
-    }
-  return indices;
-}
-
 CpuInputs inputs_of_cpu(
-    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
+    const Tensor& query, const Tensor& key, const Tensor& value, const BiasTable& bias, double scale) {
   CpuInputs cpu;
   cpu.query = tokens_for_kernels(query);
   if (scale != 1) cpu.query = multiply_by(cpu.query, scale);
   cpu.pooled_key = tokens_for_kernels(key), cpu.pooled_value = tokens_for_kernels(value);
-  cpu.window_bias = empty({query.size(3), 0}, bias.options());
-  const int64_t height = query.size(1), width = query.size(2);
-  if (height * width > 64) {
-    cpu.pooled_bias = bias.contiguous();
-    cpu.pooled_bias_rows = offsets_of_pairs(1, height), cpu.pooled_bias_columns = offsets_of_pairs(1, width);
-    return cpu;
-  }
+  cpu.window_bias = empty({query.size(3), 0}, bias.table.options());
+  cpu.pooled_bias = bias.table.contiguous();
+  cpu.pooled_bias_rows = bias.rows.contiguous(), cpu.pooled_bias_weights = bias.weights.contiguous();
+  cpu.pooled_bias_columns = bias.columns.contiguous();
+  const int64_t columns = bias.table.size(2), tokens = query.size(1) * query.size(2);
+  check_indices("rows", cpu.pooled_bias_rows, bias.table.size(1), "rows of bias");
+  check_indices("columns", cpu.pooled_bias_columns, columns, "columns of bias");
+  if (tokens > 64 || bias.rows.size(2) > 1) return cpu;
   // The kernels compute neighbours in a row together, and waste time on short rows: a small grid becomes one row.
-  for (Tensor* tokens : {&cpu.query, &cpu.pooled_key, &cpu.pooled_value})
-    *tokens = tokens->reshape({query.size(0), 1, height * width, query.size(3), query.size(4)});
-  cpu.pooled_bias = bias.reshape({bias.size(0), 1, bias.size(1) * bias.size(2)});
-  cpu.pooled_bias_rows = offsets_of_pairs(1, 1), cpu.pooled_bias_columns = offsets_of_pairs(height, width);
+  for (Tensor* each : {&cpu.query, &cpu.pooled_key, &cpu.pooled_value})
+    *each = each->reshape({query.size(0), 1, tokens, query.size(3), query.size(4)});
+  cpu.pooled_bias = cpu.pooled_bias.view({bias.table.size(0), 1, bias.table.size(1) * columns});
+  const Tensor pairs = empty({tokens, tokens}, on_cpu(kLong));
+  int64_t* pair = DataOf{pairs};
+  const int64_t *rows = DataOf{cpu.pooled_bias_rows}, *of_columns = DataOf{cpu.pooled_bias_columns};
+  const int64_t height = query.size(1), width = query.size(2);
+  for (int64_t i = 0; i < tokens; ++i)
+    for (int64_t k = 0; k < tokens; ++k)
+      *pair++ = rows[i / width * height + k / width] * columns + of_columns[i % width * width + k % width];
+  cpu.pooled_bias_rows = zeros({1, 1, 1}, on_cpu(kLong)), cpu.pooled_bias_columns = pairs;
   return cpu;
 }
 
-Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
+Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, const BiasTable& bias, double scale) {
   if (query.numel() == 0)  // there is nothing to compute
-    return {empty_like(query), empty(query.sizes().slice(0, 4), bias.options())};
+    return {empty_like(query), empty(query.sizes().slice(0, 4), bias.table.options())};
   const CpuInputs cpu = inputs_of_cpu(query, key, value, bias, scale);
   const auto [output, logsumexp] = cpu_kernels(cpu.query.scalar_type()).attention_forward(cpu);
   return {
@@ -81,9 +85,9 @@ Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, con
 }
 
 Gradients backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const BiasTable& bias,
     const Tensor&, const Tensor& logsumexp, double scale) {
-  if (query.numel() == 0) return {zeros_like(query), zeros_like(key), zeros_like(value), zeros_like(bias)};
+  if (query.numel() == 0) return {zeros_like(query), zeros_like(key), zeros_like(value), zeros_like(bias.table)};
   const CpuInputs cpu = inputs_of_cpu(query, key, value, bias, scale);
   const Span sizes = cpu.query.sizes();
   CpuInputs grad;
@@ -97,7 +101,7 @@ Gradients backward(
   const auto of_tokens = [&](const Tensor& gradient) { return gradient.view(query.sizes()).to(query.scalar_type()); };
   return {
       of_tokens(grad.query), of_tokens(grad.pooled_key), of_tokens(grad.pooled_value),
-      grad.pooled_bias.view(bias.sizes())};
+      grad.pooled_bias.view(bias.table.sizes())};
 }
 
 }  // namespace of_relative_bias_attention

@@ -13,7 +13,7 @@ const std::string kAttention =
     "Tensor pooled_bias, Tensor pooled_bias_rows, Tensor token_weights";
 const std::string kOfAttention =
     "Tensor scale, Tensor query_embedding, Tensor window_bias, Tensor pooled_bias, Tensor pooled_bias_rows, "
-    "Tensor pooled_bias_columns, Tensor tokens, Tensor token_bias";
+    "Tensor pooled_bias_weights, Tensor pooled_bias_columns, Tensor tokens, Tensor token_bias";
 const std::string kGradOfAttention =
     "Tensor scale, Tensor query_embedding, Tensor window_bias, Tensor pooled_bias, Tensor tokens, Tensor token_bias";
 const std::string kCosine = "Tensor query, Tensor key_value, Tensor pooled_key_value, " + kOfAttention;
@@ -37,6 +37,7 @@ const std::string kPeripheral =
 const std::string kLogCPB =
     "Tensor vertical, Tensor horizontal, Tensor hidden_weight, Tensor hidden_bias, Tensor weight";
 const std::string kRelativeBias = "Tensor query, Tensor key, Tensor value, Tensor bias";
+const std::string kOfRelativeBias = kRelativeBias + ", Tensor rows, Tensor weights, Tensor columns";
 const std::string kRounded = "Tensor output, Tensor logsumexp, Tensor rounding";
 
 STABLE_TORCH_LIBRARY(bioattn_mm, library) {
@@ -84,9 +85,9 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define(
       "peripheral_attention_backward(Tensor grad_output, " + kPeripheral + ", float eps, Tensor logsumexp) -> (" +
       kPeripheral + ")");
-  define("relative_bias_attention(" + kRelativeBias + ", float scale) -> (Tensor output, Tensor logsumexp)");
+  define("relative_bias_attention(" + kOfRelativeBias + ", float scale) -> (Tensor output, Tensor logsumexp)");
   define(
-      "relative_bias_attention_backward(Tensor grad_output, " + kRelativeBias +
+      "relative_bias_attention_backward(Tensor grad_output, " + kOfRelativeBias +
       ", Tensor output, Tensor logsumexp, float scale) -> (" + kRelativeBias + ")");
   define("sliding_window_qk(Tensor query, Tensor key, Tensor bias) -> Tensor logits");
   define(

@@ -67,10 +67,10 @@ template <typename Kernels>
 struct TransNeXtBlock {
   // The output, and what the backward pass takes; of_attention are arguments of cosine_attention from `scale` on.
   static Tensors<10> aggregate(
-      const Tensor& x, const AggregateParameters& p, const Tensors<8>& of_attention, double eps, bool for_backward) {
+      const Tensor& x, const AggregateParameters& p, const Tensors<9>& of_attention, double eps, bool for_backward) {
     check_aggregate(x, p, of_attention);
     const int64_t channels = x.size(3), heads = of_attention[0].size(0);
-    const Tensor &rows = of_attention[4], &columns = of_attention[5];
+    const Tensor &rows = of_attention[4], &columns = of_attention[6];
     // One product for the three layers of tokens: the kernels read their parts where they are.
     const Tensor weight = joined({p.q_weight, p.kv_weight, p.pool_weight.reshape({channels, channels})}, 0);
     const Tensor projected = linear(rows_of(x), weight, joined({p.q_bias, p.kv_bias, p.pool_bias}, 0));
@@ -96,7 +96,7 @@ struct TransNeXtBlock {
   }
 
   static Tensors<15> aggregate_backward(
-      const Tensor& grad_output, const Tensor& x, const AggregateParameters& p, const Tensors<8>& of_attention,
+      const Tensor& grad_output, const Tensor& x, const AggregateParameters& p, const Tensors<9>& of_attention,
       const Tensors<10>& results) {
     const auto& [output, weight, any_projected, pooled, mean, rstd, normed, pooled_key_value, logsumexp, rounding] =
         results;
@@ -106,7 +106,7 @@ struct TransNeXtBlock {
     arguments.check("grad_output", grad_output, x.sizes());
     arguments.check("output", output, x.sizes());
     arguments.check("joint_weight", weight, {4 * channels, channels});
-    arguments.check("pooled", pooled, {x.size(0), of_attention[4].size(1), of_attention[5].size(1), channels});
+    arguments.check("pooled", pooled, {x.size(0), of_attention[4].size(1), of_attention[6].size(1), channels});
     arguments.check("normed", normed, pooled.sizes());
     for (const Tensor& each : {mean, rstd})
       arguments.check("mean and rstd", each, pooled.sizes().slice(0, 3), full_precision(x.scalar_type()));
@@ -202,7 +202,7 @@ struct TransNeXtBlock {
  private:
   // Shapes and dtypes of what no operator checks that is called here.
   static ArgumentChecks check_aggregate(
-      const Tensor& x, const AggregateParameters& p, const Tensors<8>& of_attention) {
+      const Tensor& x, const AggregateParameters& p, const Tensors<9>& of_attention) {
     const ArgumentChecks arguments("aggregate", "x", x, 4, "(B, H, W, C)");
     const int64_t channels = x.size(3), heads = of_attention[0].numel();
     check_value(
@@ -215,8 +215,8 @@ struct TransNeXtBlock {
     arguments.check("pool_weight", p.pool_weight, {channels, channels, 1, 1});
     arguments.check("pool_bias", p.pool_bias, {channels});
     check_norm(arguments, x, p.norm_weight, p.norm_bias);
-    arguments.check("pooled_bias_rows", of_attention[4], {x.size(1), -1}, kLong);
-    arguments.check("pooled_bias_columns", of_attention[5], {x.size(2), -1}, kLong);
+    arguments.check("pooled_bias_rows", of_attention[4], {x.size(1), -1, -1}, kLong);
+    arguments.check("pooled_bias_columns", of_attention[6], {x.size(2), -1}, kLong);
     return arguments;
   }
 
@@ -241,7 +241,7 @@ struct TransNeXtBlock {
   }
 
   static CosineInputs inputs_of(
-      const Tensor& projected, const Tensor& pooled_key_value, const Tensors<8>& of_attention) {
+      const Tensor& projected, const Tensor& pooled_key_value, const Tensors<9>& of_attention) {
     const auto with_projections = [&](const auto&... others) {
       return CosineInputs{projected.select(3, 0), projected.narrow(3, 1, 2), pooled_key_value, others...};
     };

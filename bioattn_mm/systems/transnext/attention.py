@@ -16,7 +16,6 @@ from ...ops import (
     unit_vectors,
 )
 from ...ops.arguments import autocast_dtype
-from ...ops.chunked_attention import attention_in_chunks
 from ...ops.gelu_pool import average_pool
 from ...ops.portable import is_portable, is_symbol
 from ...registry import MODELS
@@ -128,15 +127,16 @@ class AggregatedAttention(MapsOfAggregation, nn.Module):
         pooled_grid = self.pooled_grid(grid)
         x = x.to(autocast_dtype(x))  # once for all three projections
         pooled = self.pooled_tokens(x)
-        pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid)
+        bias, rows, weights, columns = self.position_bias.table(grid, pooled_grid)
         return dict(
             query=self.q(x).unflatten(-1, (self.num_heads, -1)),
             key_value=self.kv(x).unflatten(-1, (2, self.num_heads, -1)),
             pooled_key_value=self.kv(pooled).unflatten(-1, (2, self.num_heads, -1)),
             window_bias=self.bias_of_window(),
-            pooled_bias=pooled_bias,
-            pooled_bias_rows=pooled_bias_rows,
-            pooled_bias_columns=pooled_bias_columns,
+            pooled_bias=bias,
+            pooled_bias_rows=rows,
+            pooled_bias_weights=weights,
+            pooled_bias_columns=columns,
             tokens=full_precision(self.learnable_tokens),
             token_bias=full_precision(self.learnable_bias),
         )
@@ -187,15 +187,12 @@ class LengthScaledAttention(MapsOfAllPairs, nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         return self.proj(self.attend(x))
 
-    def attend(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """What the last layer projects, (B, H, W, C) to the same shape; `bias` is `position_bias.of_offsets`."""
+    def attend(self, x: Tensor, *bias: Tensor) -> Tensor:
+        """What the last layer projects, (B, H, W, C) to the same shape; `bias` is `position_bias.table`."""
         grid = tuple(x.shape[1:3])
         query, key, value = self._query_key_value(x)
-        bias = self.position_bias.of_offsets(grid) if bias is None else bias
-        if bias is not None:
-            return relative_bias_attention(query, key, value, bias, scale=1.0).flatten(-2)
-        rows = self.position_bias.resized_rows(grid)
-        return attention_in_chunks(query, key, value, rows, scale=1.0).flatten(-2)
+        table, *pairs = bias or self.position_bias.table(grid, grid)
+        return relative_bias_attention(query, key, value, table, scale=1.0, pairs=pairs).flatten(-2)
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""

@@ -1,10 +1,9 @@
 """Position bias between a grid of tokens and its average pooling: TransNeXt's, log-spaced and continuous."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import InputError
@@ -12,6 +11,7 @@ from ...ops import log_cpb_table
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
 from ...ops.portable import cells_of_axis, is_same_grid, is_symbol, size_of_cells
+from ...ops.relative_bias import rows_of_pairs
 from ...registry import MODELS
 from ..common.arguments import weight_and_bias
 from ..common.grid import Grid
@@ -52,70 +52,48 @@ class PositionBias(SizeCaching):
             `bias`, float32 or float64 (heads, R, W, Pw), and `rows`, int64 (H, Ph): the bias between query (i, j)
             and pooled token (u, v) is `bias[:, rows[i, u], j, v]`.
         """
-        table, rows, columns = self.table(grid, pooled_grid)
-        return _of_pairs_of_columns(table, columns), rows
+        table, rows, weights, columns = self.table(grid, pooled_grid)
+        if rows.shape[2] > 1:
+            table = rows_of_pairs(table, rows, weights).flatten(1, 2)
+            rows = torch.arange(table.shape[1], device=rows.device).view(*rows.shape[:2], 1)
+        return _of_pairs_of_columns(table, columns), rows.squeeze(2)
 
-    def table(self, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        """The same bias before it is spread over pairs of columns.
+    def table(self, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same bias as operators take it (see `cosine_attention`).
 
         Returns:
-            `table`, (heads, R, C), `rows`, int64 (H, Ph), and `columns`, int64 (W, Pw): the bias is
-            `table[:, rows[i, u], columns[j, v]]`.
+            A table (heads, R, C), the rows of which a pair of a query row and a pooled row has a weighted sum, int64
+            (H, Ph, n), weights (H, Ph, n - 1), and the column of each pair of columns, int64 (W, Pw). Bilinear resizing
+            sums four rows, and columns are resized in the table: it is as long as that of the training.
         """
+        return self.tables((self._kept_table(*self.known_grids(grid, pooled_grid)),), grid, pooled_grid)[0]
+
+    def known_grids(self, grid: Grid, pooled_grid: Grid) -> tuple[Grid, Grid]:
+        """The grids for which the table is computed."""
         resize = self.bias_mode == 'interpolate'
-        grids = (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
-        table = self._kept_table(*grids)
-        rows, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
-        if not resize or is_same_grid(self.train_grid + self.train_pooled_grid, grid + pooled_grid):
-            return table, rows, columns
-        bias = _resize(_of_pairs_of_columns(table, columns), rows, grid, pooled_grid)
-        rows, columns = (
-            torch.arange(length * pooled_length, device=bias.device).view(length, pooled_length)
-            for length, pooled_length in zip(grid, pooled_grid)
-        )
-        return bias.flatten(2), rows, columns
+        return (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
 
-    def of_offsets(self, grid: Grid) -> Tensor | None:
-        """Bias of all offsets between two tokens of `grid`, where the pooled tokens are the tokens themselves.
-
-        Returns:
-            (heads, 2 H - 1, 2 W - 1), with the offsets (query - key) from -(H - 1) and -(W - 1) upwards; None where
-            the bias is resized to the grid: it is no function of the offset then.
-        """
-        known = self.train_grid, self.train_pooled_grid
-        if self.bias_mode == 'interpolate' and not all(is_same_grid(train_grid, grid) for train_grid in known):
-            return None
-        return self._kept_table(grid, grid)
-
-    def resized_rows(self, grid: Grid) -> Callable[[slice], Tensor]:
-        """The bias resized to a grid, where the pooled tokens are the tokens themselves, for some rows of queries.
-
-        The bias of all pairs would have heads * (H * W)^2 elements. Here the horizontal axes are resized at once, for
-        all vertical offsets of the training grid, and the vertical ones for the rows asked for.
-
-        Returns:
-            A function that takes rows of `grid`, a slice, and gives their bias: (heads, rows * W, H * W).
-        """
-        grids = (self.train_grid, self.train_pooled_grid)
-        table = self._kept_table(*grids)
-        offsets, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
-        bias = _of_pairs_of_columns(table, columns)
-        bias = F.interpolate(bias, (grid[1], grid[1]), mode='bilinear', align_corners=False)
-        bias = bias.transpose(1, 2).contiguous()  # (heads, W, R, W)
+    def tables(
+        self, known: Sequence[Tensor], grid: Grid, pooled_grid: Grid
+    ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """`table` of several biases, from their tables of `known_grids`, with the same modes and grids."""
+        grids, device, dtype = self.known_grids(grid, pooled_grid), known[0].device, known[0].dtype
+        vertical, horizontal = zip(*grids)
+        if is_same_grid(sum(grids, ()), (*grid, *pooled_grid)):
+            rows, columns = _offset_index(*vertical, device)[..., None], _offset_index(*horizontal, device)
+            return [(table, rows, table.new_empty(*rows.shape[:2], 0), columns) for table in known]
+        bias = _of_pairs_of_columns(torch.cat([*known]), _offset_index(*horizontal, device))
         queries, keys = (
-            F.interpolate(identity[None], grid[0], mode='linear', align_corners=False)[0].T
-            for identity in (torch.eye(trained[0], dtype=bias.dtype, device=bias.device) for trained in grids)
+            _resizing(*lengths, dtype, device) for lengths in zip((grid[1], pooled_grid[1]), horizontal)
         )
-        # One where a pair of rows of the training grid has the offset, of R offsets.
-        has_offset = (offsets[..., None] == torch.arange(table.shape[1], device=table.device)).to(bias.dtype)
-
-        def bias_of_rows(rows: slice) -> Tensor:
-            with without_autocast(bias):
-                weights = torch.einsum('ia,ub,abr->iur', queries[rows], keys, has_offset)
-                pairs = (weights.flatten(0, 1) @ bias).unflatten(2, weights.shape[:2])  # (heads, W, rows, H, W)
-                return pairs.transpose(1, 2).flatten(3).flatten(1, 2)
-
-        return bias_of_rows
+        with without_autocast(bias):
+            bias = (queries @ (bias @ keys.T)).flatten(2)
+        pairs = (
+            _resized_rows(grid[0], pooled_grid[0], *vertical, device),
+            _resizing_weights(grid[0], pooled_grid[0], *vertical, dtype, device),
+            torch.arange(grid[1] * pooled_grid[1], device=device).view(grid[1], pooled_grid[1]),
+        )
+        return [(table, *pairs) for table in bias.chunk(len(known))]
 
     def _kept_table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
         """`_table`, cached for each size in eval mode."""
@@ -163,24 +141,26 @@ class LogCPB(PositionBias):
         return log_cpb_table(*coordinates, *layers)
 
 
+# What all biases of a stage must have in common to be computed together.
+SETTINGS = 'pretrain_grid', 'bias_mode', 'train_grid', 'train_pooled_grid'
+
+
 def tables_of(
     biases: Sequence[PositionBias], grid: Grid, pooled_grid: Grid, layers: Sequence[Sequence[Tensor]] = ()
-) -> list[tuple[Tensor, Tensor, Tensor]]:
+) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """`PositionBias.table` of the biases of a stage, by one operator where they are `LogCPB` and computed anew.
 
     `layers` are what `LogCPB.table_of` takes, of all biases: four sequences of tensors; of others they are empty.
     """
     first = biases[0]
-    if not layers or any(
-        bias.bias_mode != 'extrapolate' or bias.pretrain_grid != first.pretrain_grid for bias in biases
-    ):
+    if not layers or len({(*map(vars(bias).get, SETTINGS),) for bias in biases}) > 1:
         return [bias.table(grid, pooled_grid) for bias in biases]
+    grids = first.known_grids(grid, pooled_grid)
     if SizeCache.is_open(first):
-        tables = [bias._kept_table(grid, pooled_grid) for bias in biases]
+        known = [bias._kept_table(*grids) for bias in biases]
     else:
-        tables = first.table_of([torch.stack(tensors) for tensors in layers], grid, pooled_grid).unbind()
-    rows, columns = (_offset_index(*lengths, tables[0].device) for lengths in zip(grid, pooled_grid))
-    return [(table, rows, columns) for table in tables]
+        known = first.table_of([torch.stack(tensors) for tensors in layers], *grids).unbind()
+    return first.tables(known, grid, pooled_grid)
 
 
 @cached_constant
@@ -247,17 +227,37 @@ def _offset_index(length: int, pooled_length: int, device: torch.device) -> Tens
     return (doubled - start) // step
 
 
-def _resize(bias: Tensor, rows: Tensor, grid: Grid, pooled_grid: Grid) -> Tensor:
-    """Resize a bias bilinearly in queries and keys: (heads, R, W, Pw) to (heads, H' * Ph', W', Pw').
+@cached_constant
+def _resized_rows(length: int, pooled_length: int, trained: int, trained_pooled: int, device: torch.device) -> Tensor:
+    """The four rows between which bilinear resizing finds that of each pair: int64 (length, pooled_length, 4)."""
+    index = _offset_index(trained, trained_pooled, device)
+    first, first_key = _places(length, trained, device).long(), _places(pooled_length, trained_pooled, device).long()
+    pairs = [(first + a, first_key + b) for a in (0, 1) for b in (0, 1)]
+    bounds = trained - 1, trained_pooled - 1
+    return torch.stack([index[a.clamp(max=bounds[0])[:, None], b.clamp(max=bounds[1])] for a, b in pairs], dim=-1)
 
-    The horizontal axes come first, while the vertical ones are still R rows instead of H * Ph.
-    """
-    heads = bias.shape[0]
-    bias = F.interpolate(bias, (grid[1], pooled_grid[1]), mode='bilinear', align_corners=False)
-    bias = bias.index_select(1, rows.flatten()).unflatten(1, rows.shape)  # (heads, H, Ph, W', Pw')
-    bias = bias.flatten(3).permute(0, 3, 1, 2)
-    bias = F.interpolate(bias, (grid[0], pooled_grid[0]), mode='bilinear', align_corners=False)
-    return bias.flatten(2).transpose(1, 2).reshape(heads, -1, grid[1], pooled_grid[1])
+
+@cached_constant
+def _resizing_weights(
+    length: int, pooled_length: int, trained: int, trained_pooled: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """The weights of the first three of `_resized_rows`: (length, pooled_length, 3)."""
+    query = _places(length, trained, device).frac().to(dtype)[:, None]
+    key = _places(pooled_length, trained_pooled, device).frac().to(dtype)
+    return torch.stack([(1 - query) * (1 - key), (1 - query) * key, query * (1 - key)], dim=-1)
+
+
+@cached_constant
+def _resizing(length: int, trained: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Bilinear resizing of an axis as a matrix, (length, trained)."""
+    distance = _places(length, trained, device)[:, None] - torch.arange(trained, device=device)
+    return (1 - distance.abs()).clamp(min=0).to(dtype)
+
+
+def _places(length: int, trained: int, device: torch.device) -> Tensor:
+    """Where cells of an axis lie among `trained` cells when it is resized to `length`: float64 (length,)."""
+    places = torch.arange(length, dtype=torch.float64, device=device) + 0.5
+    return (places * (trained / length) - 0.5).clamp(0, trained - 1)
 
 
 def _of_pairs_of_columns(table: Tensor, columns: Tensor) -> Tensor:

@@ -55,6 +55,8 @@ struct PooledBias {
     });
   }
 
+  const T* head(int64_t head) const { return data.data() + head * head_stride; }
+
   // The index at which a row begins, where rows are counted through all heads.
   int64_t start_of(int64_t row) const { return row / rows * head_stride + row % rows * row_stride; }
 
@@ -82,6 +84,60 @@ struct PooledBias {
   std::vector<int64_t> starts;  // the index for each pooled column and the first query of a row
   const int64_t* index;
   Buffer<T> data;
+};
+
+// The biases of a row of queries, in a block of columns, where they are sums of several rows of the table: (pooled,
+// columns). The same struct holds their gradients.
+template <typename T>
+struct SummedBias {
+  SummedBias(const CpuInputs& inputs, const PooledBias<T>& bias, const SizesOf<T>& s)
+      : bias(bias),
+        s(s),
+        rows(DataOf{inputs.pooled_bias_rows}),
+        weights(DataOf{inputs.pooled_bias_weights}),
+        number(inputs.pooled_bias_rows.size(2)),
+        sums(number > 1 ? s.pooled * s.columns : 0),
+        summands(s.pooled_height * number) {}
+
+  // Computes the sums from the table of a head.
+  void load(const T* table, int64_t row, int64_t left) {
+    for_keys(row, left, [&](int64_t p, const Summand<T>* first, int64_t offset, int64_t lanes) {
+      sum_biases(sums.data() + p * s.columns, table + offset, first, number, lanes);
+    });
+  }
+
+  // Adds the gradients to those of the table of a head.
+  void add_to(T* grad_table, int64_t row, int64_t left) {
+    for_keys(row, left, [&](int64_t p, const Summand<T>* first, int64_t offset, int64_t lanes) {
+      add_to_summands(grad_table + offset, sums.data() + p * s.columns, first, number, lanes);
+    });
+  }
+
+  // Calls function(p, its summands, their offset, lanes) for each pooled key p.
+  template <typename Function>
+  void for_keys(int64_t row, int64_t left, const Function& function) {
+    for (int64_t u = 0; u < s.pooled_height; ++u) {
+      const int64_t pair = row * s.pooled_height + u;
+      T rest = 1;
+      for (int64_t k = 0; k < number; ++k) {
+        const T weight = k < number - 1 ? weights[pair * (number - 1) + k] : rest;
+        summands[u * number + k] = {rows[pair * number + k] * bias.row_stride, weight};
+        rest -= weight;
+      }
+    }
+    const int64_t lanes = std::min(s.columns, bias.width - left);
+    for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
+      for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
+        function(p, summands.data() + u * number, bias.starts[v] + left, lanes);
+  }
+
+  const PooledBias<T>& bias;
+  const SizesOf<T>& s;
+  const int64_t* rows;
+  const T* weights;
+  int64_t number;  // summands of a bias
+  Buffer<T> sums;
+  std::vector<Summand<T>> summands;  // (pooled_height, number), of a row of queries
 };
 
 // Copies of the pooled keys or values of all heads, by columns of the pooled grid, in the layouts of products.
@@ -255,6 +311,7 @@ struct Attention {
       pooled_value{inputs.pooled_value}, token_weights{inputs.token_weights};
   const PooledBias<T> bias{inputs, s};
   const int64_t* bias_rows = DataOf{inputs.pooled_bias_rows};
+  const bool sums_rows = inputs.pooled_bias_rows.size(2) > 1;  // whether biases are sums of several rows
   const T *window_bias = DataOf{inputs.window_bias}, *scale = DataOf{inputs.scale};
   const T *query_embedding = DataOf{inputs.query_embedding}, *tokens = DataOf{inputs.tokens};
   const T* token_bias = DataOf{inputs.token_bias};
@@ -295,11 +352,11 @@ template <typename Data, typename T, typename Element>
 struct Tile {
   explicit Tile(const Attention<Data, T, Element>& a) : a(a) {}
 
-  // Calls load_row(row) for each row, and compute(group, row, column) for each group of its queries.
-  template <typename LoadRow, typename Compute>
+  // Calls load_row(row) for each row, compute(group, row, column) for each group of its queries, and finish_row(row).
+  template <typename LoadRow, typename Compute, typename FinishRow>
   void for_groups(
-      int64_t batch_head, int64_t top, int64_t bottom, int64_t block, const LoadRow& load_row,
-      const Compute& compute) {
+      int64_t batch_head, int64_t top, int64_t bottom, int64_t block, const LoadRow& load_row, const Compute& compute,
+      const FinishRow& finish_row) {
     const auto& s = a.s;
     const int64_t left = block * s.columns, right = std::min(left + s.columns, s.width);
     int64_t next = s.window ? std::max(top - s.margin, int64_t(0)) : s.height;
@@ -310,12 +367,16 @@ struct Tile {
         load_planes(a.value, batch_head, next, left - s.margin, s.halo_columns, s.width, values[next]);
       }
       queries.load(batch_head, row, left, queries.scaled.data());
+      if (a.sums_rows) summed.load(a.bias.head(batch_head % s.heads), row, left);
       for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
         for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
-          bias_indices[p] = a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride + a.bias.starts[v];
+          bias_indices[p] =
+              a.sums_rows ? p * s.columns
+                      : a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride + a.bias.starts[v] + left;
       load_row(row);
       for (int64_t column = left; column < right; column += kQueries<T>)
         compute(group(batch_head, row, left, column), row, column);
+      finish_row(row);
     }
   }
 
@@ -338,7 +399,7 @@ struct Tile {
         keys.around(row, s.height, first), values.around(row, s.height, first), s.halo_columns, outside.data()};
     g.key_blocks = a.keys.blocks(batch_head), g.key_rows = a.keys.rows(batch_head);
     g.value_blocks = a.values.blocks(batch_head), g.value_rows = a.values.rows(batch_head);
-    g.pooled_bias = a.bias.data.data() + head * a.bias.head_stride + column, g.bias_indices = bias_indices.data();
+    g.pooled_bias = (a.sums_rows ? summed.sums.data() : a.bias.head(head)) + first, g.bias_indices = bias_indices.data();
     g.parameters = a.parameters_of(head);
     g.pooled_weights = pooled.data(), g.window_weights = window.data(), g.token_weights = token_weights.data();
     g.output = output.data(), g.logsumexp = logsumexp.data(), g.packed = packed.data();
@@ -352,7 +413,8 @@ struct Tile {
   QueryPlanes<Data, T, Element> queries = QueryPlanes(a, a.s.columns);
   RowsOfPlanes<T> keys = RowsOfPlanes<T>(a.s.window, a.s.channels, a.s.halo_columns), values = keys;
   Buffer<T> outside = Buffer<T>(a.s.window * kQueries<T>);
-  std::vector<int64_t> bias_indices = std::vector<int64_t>(a.s.pooled);  // the indices for the first query of a row
+  SummedBias<T> summed = SummedBias<T>(a.inputs, a.bias, a.s);
+  std::vector<int64_t> bias_indices = std::vector<int64_t>(a.s.pooled);  // the indices for a block's first query
   Buffer<T> pooled = Buffer<T>(a.s.padded_pooled * kQueries<T>);
   Buffer<T> window = Buffer<T>(a.s.offsets * kQueries<T>), token_weights = window;
   Buffer<T> output = Buffer<T>(a.s.padded_channels * kQueries<T>), logsumexp = Buffer<T>(kQueries<T>);
@@ -383,7 +445,7 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
             tile.logsumexp.data(), std::min(kQueries<T>, s.width - column),
             at_query(logsumexp_data, s, batch_head, row, column));
       };
-      tile.for_groups(batch_head, top, std::min(top + kTileRows, s.height), block, [](int64_t) {}, compute);
+      tile.for_groups(batch_head, top, std::min(top + kTileRows, s.height), block, [](int64_t) {}, compute, [](int64_t) {});
     }
   });
 }
@@ -518,11 +580,15 @@ struct BackwardPass {
       const auto load_row = [&](int64_t row) {
         if (row % kTileRows == 0) add_up();
         load_planes(pass.grad_output, batch_head, row, left, s.columns, s.width, grad_output.data());
+        std::fill(summed.sums.begin(), summed.sums.end(), T(0));
       };
       const auto compute = [&](const Group<T, Element>& group, int64_t row, int64_t column) {
         differentiate_group(group, batch_head, row, column, block, sums);
       };
-      tile.for_groups(batch_head, 0, s.height, block, load_row, compute);
+      const auto finish_row = [&](int64_t row) {
+        if (pass.a.sums_rows) summed.add_to(bias_sums, row, left);
+      };
+      tile.for_groups(batch_head, 0, s.height, block, load_row, compute, finish_row);
       add_up();
     }
 
@@ -538,7 +604,7 @@ struct BackwardPass {
       GradientGroup<T, Element> group;
       group.forward = forward, group.grad_output = grad_output.data() + first, group.grad_query = tile.output.data();
       group.grad_pooled_logits = grad_pooled.data(), group.grad_window_logits = grad_window.data();
-      group.grad_token_weights = grad_token_weights.data(), group.grad_pooled_bias = bias_sums + column;
+      group.grad_token_weights = grad_token_weights.data(), group.grad_pooled_bias = (pass.a.sums_rows ? summed.sums.data() : bias_sums) + first;
       group.kept_logits = pass.grad_logits + kept, group.kept_weights = pass.value_weights + kept;
       group.kept_stride = s.padded_width, group.sums = sums.lanes(), group.outer = pooled_sums.of_next_group();
       differentiate(group);
@@ -553,6 +619,7 @@ struct BackwardPass {
     const BackwardPass& pass;
     T* bias_sums = nullptr;  // of the head, as in PooledBias::data
     Tile<Data, T, Element> tile = Tile(pass.a);
+    SummedBias<T> summed = tile.summed;  // the gradients
     PooledSums<T, Element> pooled_sums = PooledSums<T, Element>(pass.s);
     Buffer<T> grad_output = Buffer<T>(pass.s.channels * pass.s.columns);  // planes
     Buffer<T> grad_window = tile.window, grad_token_weights = tile.window, grad_pooled = tile.pooled;

@@ -811,6 +811,34 @@ BIOATTN_KERNEL void differentiate_scaling(const GradientGroup<T, Element> d) {
   differentiate_norm(d.grad_query, g.queries.unit, g.queries.stride, g.queries.inverse_norms, g.channels);
 }
 
+// A row of the table in a sum of biases: where it begins in the table of a head, and its weight.
+template <typename T>
+struct Summand {
+  int64_t offset;
+  T weight;
+};
+
+// sums = the weighted rows of a table, for some neighbouring queries.
+template <typename T>
+BIOATTN_KERNEL void sum_biases(T* sums, const T* table, const Summand<T>* summands, int64_t number, int64_t lanes) {
+  for (int64_t lane = 0; lane < lanes; lane += kQueries<T>) {
+    Lanes<T> sum = {};
+    for (int64_t k = 0; k < number; ++k) sum += load_lanes(table + summands[k].offset + lane) * summands[k].weight;
+    store(sums + lane, sum);
+  }
+}
+
+// Adds the gradients of the sums to those of the rows.
+template <typename T>
+BIOATTN_KERNEL void add_to_summands(
+    T* grad_table, const T* gradients, const Summand<T>* summands, int64_t number, int64_t lanes) {
+  for (int64_t lane = 0; lane < lanes; lane += kQueries<T>) {
+    const Lanes<T> gradient = load_lanes(gradients + lane);
+    for (int64_t k = 0; k < number; ++k)
+      add_to(grad_table + summands[k].offset + lane, gradient * summands[k].weight);
+  }
+}
+
 // Gathers the gradients of kChannels channels from c on: of the keys, of the values, or of both.
 template <int64_t kChannels, bool kOfKeys, bool kOfValues, typename T>
 BIOATTN_INLINE void gather_gradients_of_channels(const WindowGradients<T>& g, int64_t c) {
