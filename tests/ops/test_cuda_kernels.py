@@ -47,8 +47,12 @@ SIZES_OF = {
         dict(grid=(3, 4), window_size=5, channels=40, heads=3),
         dict(batch=1, grid=(1, 1), pooled_grid=(1, 1), channels=16),
         dict(batch=0),
+        # Parts of tiles at every edge; gradients of more sums than there are at a time.
+        dict(grid=(17, 19), pooled_grid=(5, 9), channels=24, batch=1, summands=4),
+        dict(grid=(35, 1), pooled_grid=(30, 1), batch=1, summands=2),
+        dict(grid=(0, 5), summands=2),
     ],
-    **{(COSINE, dtype): [dict(channels=24)] for dtype in (FLOAT16, BFLOAT16)},
+    **{(COSINE, dtype): [dict(channels=24), dict(summands=4)] for dtype in (FLOAT16, BFLOAT16)},
     (GATE, FLOAT32): [
         dict(grid=(1, 1)),
         dict(grid=(1, 6), channels=2),
@@ -220,7 +224,8 @@ def test_any_memory_layout(name: str, layout: Callable, dtype: torch.dtype, size
             (AGGREGATED, POOLED_BIAS_ROWS, row, 'pooled_bias_rows has a row that pooled_bias has not')
             for row in (-1, 4, 2**40)
         ),
-        (COSINE, 8, 13, 'pooled_bias_columns must be columns of pooled_bias'),
+        (COSINE, 7, 4, 'pooled_bias_rows has a row that pooled_bias has not'),
+        (COSINE, 9, 13, 'pooled_bias_columns must be columns of pooled_bias'),
     ],
 )
 def test_index_outside_bias_raises(name: str, number: int, wrong: int, message: str, cuda_on_cpu: CUDAOnCPU) -> None:

@@ -65,15 +65,17 @@ struct Strides {
 // Pointers to the inputs, and their sizes. All indices of tokens fit int; offsets in memory may not.
 template <typename T>
 struct Arguments : Pointers<T>, Sizes<int> {
-  // `inputs` as from `for_kernels`.
-  explicit Arguments(const Inputs& inputs)
+  // `inputs` as from `for_kernels`. With `weights`, (H, Ph, n - 1), biases are sums of n rows, (H, Ph, n).
+  Arguments(const Inputs& inputs, const Tensor& weights)
       : Pointers<T>(pointers_to<Pointers<T>>(inputs)),
         Sizes<int>(inputs),
         queries(this->height, this->width),
         pooled_keys(this->pooled_height, this->pooled_width),
         stride{
             stride_of(inputs.query), stride_of(inputs.key), stride_of(inputs.value), stride_of(inputs.pooled_key),
-            stride_of(inputs.pooled_value)} {}
+            stride_of(inputs.pooled_value)},
+        bias_weights(DataOf{weights}),
+        summands(weights.defined() ? static_cast<int>(weights.size(2)) + 1 : 1) {}
 
   static int stride_of(const Tensor& tokens) { return tokens.stride(2) * sizeof(T); }
 
@@ -81,6 +83,8 @@ struct Arguments : Pointers<T>, Sizes<int> {
 
   Grid queries, pooled_keys;
   Strides stride;
+  const float* bias_weights;
+  int summands;  // n
 };
 
 __device__ __forceinline__ int clamp(int x, int high) { return x < high ? x : high; }
@@ -363,6 +367,33 @@ __device__ __forceinline__ const T* minus_infinity() {
   return reinterpret_cast<const T*>(run);
 }
 
+// Adds the same kCount elements, two or a run, of weighted rows of a bias, `size` bytes each, to `sums`. `weights` has
+// those of all rows but the last.
+template <int kCount, typename T>
+__device__ __forceinline__ void sum_rows(
+    float (&sums)[kCount], const int64_t* rows, const float* weights, int summands, const T* data, int size) {
+  float rest = 1;
+#pragma unroll 1
+  for (int k = 0; k < summands; ++k) {
+    const float weight = k + 1 < summands ? weights[k] : rest;
+    rest -= weight;
+    const T* const row = offset_pointer(data, static_cast<int>(rows[k]), size);
+    if constexpr (kCount == 2) {
+      const Pair<T> two = load_pair(row);
+      sums[0] = fmaf(weight, static_cast<float>(two.x), sums[0]);
+      sums[1] = fmaf(weight, static_cast<float>(two.y), sums[1]);
+    } else {
+#pragma unroll
+      for (int first = 0; first < kCount; first += Chunk<T>::kSize) {
+        const Chunk<T> elements = load_chunk(row + first);
+#pragma unroll
+        for (int i = 0; i < Chunk<T>::kSize; ++i)
+          sums[first + i] = fmaf(weight, static_cast<float>(elements.elements[i]), sums[first + i]);
+      }
+    }
+  }
+}
+
 // The position biases of two rows of logits: the lane's queries over runs of pooled keys, or its keys over queries.
 template <typename T>
 struct RunBias {
@@ -370,6 +401,7 @@ struct RunBias {
   __device__ void start(float (*logits)[4], const Grid& grid, const Run& run) const {
     constexpr int kSize = Chunk<T>::kSize;
     const bool exists = run.row < grid.height;
+    if (summands > 1) return start_sums(logits, exists ? grid.width - run.column : 0, run);
     const int row = exists ? run.row : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -390,10 +422,26 @@ struct RunBias {
     }
   }
 
+  // The same for biases that are sums of rows, of which the run has `number`.
+  __device__ void start_sums(float (*logits)[4], int number, const Run& run) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float biases[kTile] = {};
+      sum_rows(
+          biases, offset_pointer(rows[r], number > 0 ? run.row : 0, row_stride),
+          offset_pointer(weights[r], number > 0 ? run.row : 0, weights_stride), summands,
+          offset_pointer(data[r], run.column, sizeof(T)), size);
+#pragma unroll
+      for (int k = 0; k < kTile; ++k) logits[k / 2][2 * r + k % 2] = k < number ? biases[k] : -INFINITY;
+    }
+  }
+
   const int64_t* rows[2];  // indices of the rows of the bias, for runs in row 0 of their grid
   int row_stride;          // bytes from these indices to those for the next row
   const T* data[2];        // bias of the first token in row 0 of the bias
   int size;                // bytes of a row of the bias
+  const float* weights[2];  // those of the rows but the last, and the bytes from these to those for the next row
+  int weights_stride, summands;
 };
 
 // The position biases of the lane's two queries over the pooled keys.
@@ -401,11 +449,14 @@ template <typename T>
 __device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, const Place& place) {
   RunBias<T> bias;
   const int width = p.pooled_keys.padded_width;
-  bias.row_stride = sizeof(int64_t);
+  bias.row_stride = p.summands * static_cast<int>(sizeof(int64_t));
+  bias.weights_stride = (p.summands - 1) * static_cast<int>(sizeof(float)), bias.summands = p.summands;
   bias.size = p.width * width * static_cast<int>(sizeof(T));
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    bias.rows[r] = p.pooled_bias_rows + place.row[r] * p.pooled_height;
+    const int pair = place.row[r] * p.pooled_height;
+    bias.rows[r] = p.pooled_bias_rows + pair * p.summands;
+    bias.weights[r] = p.bias_weights + pair * (p.summands - 1);
     bias.data[r] = offset_pointer(p.pooled_bias, place.head * p.bias_rows, bias.size) + place.valid_column * width;
     optimisation_barrier(bias.rows[r], bias.data[r]);
   }
@@ -482,11 +533,14 @@ struct Range {
 // The indices of all pairs, sorted by their row (or column) of the bias in `rows`, and a `Range` of each row.
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
+// The forward pass; with `bias_weights`, float32 (H, Ph, n - 1), biases are sums of rows, pooled_bias_rows (H, Ph, n).
+RoundedForward aggregated_attention_of_sums(const Inputs& inputs, bool for_backward, const Tensor& bias_weights);
+
 // The backward pass with float32 gradients of the window's bias and of pooled keys and values, the latter two as sums
 // of parts of the queries: (splits, B, Ph, Pw, heads, d).
 Inputs aggregated_attention_backward_sums(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
-    const Tensor& rounding);
+    const Tensor& rounding, const Tensor& bias_weights);
 
 // Calls function(integral_constant kGroups, integral_constant kWindow) with the smallest compiled number of groups of
 // eight channels, and the window's size or 0 for any: TransNeXt's 24 channels and 3 x 3 have kernels of their own.

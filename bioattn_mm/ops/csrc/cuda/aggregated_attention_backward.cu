@@ -271,7 +271,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 
   // The lane's keys and their biases over the queries.
   RunBias<T> bias;
-  bias.row_stride = p.pooled_height * static_cast<int>(sizeof(int64_t));
+  bias.row_stride = p.pooled_height * p.summands * static_cast<int>(sizeof(int64_t));
+  bias.weights_stride = p.pooled_height * (p.summands - 1) * static_cast<int>(sizeof(float));
+  bias.summands = p.summands;
   bias.size = p.pooled_width * queries.padded_width * static_cast<int>(sizeof(T));
   const Run first_key(p.pooled_keys, (blockIdx.x * kWarps + warp) * 2);
   int token[2];
@@ -282,7 +284,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     exists[r] = run.row < p.pooled_height && run.column + g < p.pooled_width;
     const int u = clamp(run.row, p.pooled_height - 1), v = clamp(run.column + g, p.pooled_width - 1);
     token[r] = (image * p.pooled_height + u) * p.pooled_width + v;
-    bias.rows[r] = p.pooled_bias_rows + u;
+    bias.rows[r] = p.pooled_bias_rows + u * p.summands, bias.weights[r] = p.bias_weights + u * (p.summands - 1);
     bias.data[r] = offset_pointer(p.bias_of_keys, head * p.bias_rows, bias.size) + v * queries.padded_width;
     optimisation_barrier(bias.rows[r], bias.data[r]);
   }
@@ -414,11 +416,13 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kBiasTiles = 2;  // the tiles of pooled columns in a block of pooled_bias_kernel
 
-// A block sums over the pairs of one row of the bias, for 64 columns of queries and some tiles of pooled columns.
+// A block sums over the pairs of one row of the bias, for 64 columns of queries and some tiles of pooled columns. Where
+// biases are sums of rows, it has one pair, from `first_pair` on. Gradients are (heads, gridDim.x, W, Pw).
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
-    pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges) {
+    pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges, int first_pair, T* grad_bias) {
   const int warp = threadIdx.x / kWarpSize, g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
+  const bool sums_rows = p.summands > 1;
   const int row = blockIdx.x, head = blockIdx.z, channel = head * p.channels + 2 * t;
   const int column_blocks = divide_up(p.width, kWarps * 16);
   const int left = (blockIdx.y % column_blocks * kWarps + warp) * 16;
@@ -439,22 +443,32 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     grads[r] = offset_pointer(p.grad_output + channel, valid_j, p.grad_output_stride);
     statistics[r] = p.statistics_of(0, head, 0) + valid_j;
     optimisation_barrier(queries[r], grads[r], statistics[r]);
-    const int64_t column = static_cast<int64_t>(head * p.bias_rows + row) * p.width + valid_j;
+    const int size = p.width * p.pooled_keys.padded_width * static_cast<int>(sizeof(T));
+    const T* const of_query = offset_pointer(p.pooled_bias, head * p.bias_rows + (sums_rows ? 0 : row), size) +
+                              valid_j * p.pooled_keys.padded_width + 2 * t;
 #pragma unroll
     for (int n = 0; n < kBiasTiles; ++n) {
-      const int tile = clamp(first + n * kTile, p.pooled_keys.padded_width - kTile);
-      const Pair<T> two = load_pair(p.pooled_bias + column * p.pooled_keys.padded_width + tile + 2 * t);
-      bias[n][2 * r] = static_cast<float>(two.x), bias[n][2 * r + 1] = static_cast<float>(two.y);
+      const T* const tile = of_query + clamp(first + n * kTile, p.pooled_keys.padded_width - kTile);
+      float two[2] = {};
+      if (sums_rows) {
+        const int pair = first_pair + row;
+        const int64_t* const rows = p.pooled_bias_rows + pair * p.summands;
+        sum_rows(two, rows, p.bias_weights + pair * (p.summands - 1), p.summands, tile, size);
+      } else {
+        const Pair<T> loaded = load_pair(tile);
+        two[0] = static_cast<float>(loaded.x), two[1] = static_cast<float>(loaded.y);
+      }
+      bias[n][2 * r] = two[0], bias[n][2 * r + 1] = two[1];
     }
   }
   int query_stride = p.stride.query, grad_stride = p.grad_output_stride, key_stride = p.stride.pooled_key;
   int value_stride = p.stride.pooled_value, row_of_statistics = p.row_of_statistics();
   optimisation_barrier(keys, values, query_stride, grad_stride, key_stride, value_stride, row_of_statistics);
 
-  const Range range = ranges[row];
+  const Range range = sums_rows ? Range{first_pair + row, first_pair + row + 1} : ranges[row];
 #pragma unroll 1
   for (int k = range.begin; k < range.end; ++k) {
-    const unsigned pair = static_cast<unsigned>(pairs[k]), i = pair / p.pooled_height, u = pair - i * p.pooled_height;
+    const unsigned pair = static_cast<unsigned>(sums_rows ? k : pairs[k]), i = pair / p.pooled_height, u = pair - i * p.pooled_height;
 #pragma unroll 1
     for (int image = 0; image < p.batch; ++image) {
       const int query_row = image * p.height + i, key_row = image * p.pooled_height + u;
@@ -495,10 +509,37 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     for (int k = 0; k < 4; ++k) {
       const int column = first + n * kTile + 2 * t + k % 2;
       if (j[k / 2] < p.width && column < p.pooled_width)
-        p.grad.pooled_bias[p.bias(head, row, j[k / 2]) + column] = static_cast<T>(sums[n][k]);
+        grad_bias[(static_cast<int64_t>(head * gridDim.x + row) * p.width + j[k / 2]) * p.pooled_width + column] =
+            static_cast<T>(sums[n][k]);
     }
   }
 }
+
+// Adds the gradients of the sums of `number` pairs, (heads, number, columns), to those of the rows of the bias, (heads,
+// R, columns): `summands` are the indices in (pairs, n) of each row, as from `pairs_by_row`. Blocks are (columns, R,
+// heads).
+template <typename T>
+__global__ void __launch_bounds__(kThreads) summands_kernel(
+    const T* grad_sums, int first_pair, int number, const int* summands, const Range* ranges, const float* weights,
+    int n, int columns, float* grad_bias) {
+  const int column = blockIdx.x * kThreads + threadIdx.x, row = blockIdx.y, head = blockIdx.z;
+  if (column >= columns) return;
+  float sum = 0;
+  const Range range = ranges[row];
+#pragma unroll 4
+  for (int k = range.begin; k < range.end; ++k) {
+    const int pair = summands[k] / n, place = summands[k] % n, index = pair - first_pair;
+    if (index < 0 || index >= number) continue;
+    float weight = place + 1 < n ? weights[pair * (n - 1) + place] : 1;
+    for (int other = 0; place + 1 == n && other < n - 1; ++other) weight -= weights[pair * (n - 1) + other];
+    const int64_t of_pair = static_cast<int64_t>(head) * number + index;
+    sum = fmaf(weight, static_cast<float>(grad_sums[of_pair * columns + column]), sum);
+  }
+  grad_bias[(static_cast<int64_t>(head) * gridDim.y + row) * columns + column] += sum;
+}
+
+// The pairs, and elements, of the gradients that exist at a time where biases are sums of rows.
+constexpr int64_t kPairsOfSums = 1024, kGradientsOfSums = int64_t(1) << 25;
 
 // The blocks of pooled_kernel that fill a large GPU: the same on every GPU, for the order of the sums.
 constexpr int64_t kPooledBlocks = 512;
@@ -518,7 +559,7 @@ Gradients aggregated_attention_backward_cuda(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
     const Tensor& rounding) {
   const DeviceGuard guard(inputs.query.device());
-  Inputs grad = aggregated_attention_backward_sums(grad_output, inputs, output, logsumexp, rounding);
+  Inputs grad = aggregated_attention_backward_sums(grad_output, inputs, output, logsumexp, rounding, Tensor());
   const auto dtype = inputs.query.scalar_type();
   grad.window_bias = grad.window_bias.to(dtype);
   grad.pooled_key = grad.pooled_key.sum({0}).to(dtype);
@@ -528,7 +569,7 @@ Gradients aggregated_attention_backward_cuda(
 
 Inputs aggregated_attention_backward_sums(
     const Tensor& any_grad_output, const Inputs& any_inputs, const Tensor& any_output, const Tensor& any_logsumexp,
-    const Tensor& any_rounding) {
+    const Tensor& any_rounding, const Tensor& bias_weights) {
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
   const Tensor grad_output = dense(StridedTokens(any_grad_output)), output = dense(any_output);
@@ -546,7 +587,7 @@ Inputs aggregated_attention_backward_sums(
   for_float_dtypes(inputs.query, [&](auto zero) {
     using T = decltype(zero);
     const BackwardArguments<T> p{
-        Arguments<T>(inputs),
+        Arguments<T>(inputs, bias_weights),
         DataOf{grad_output},
         DataOf{output},
         DataOf{sizeof(T) == 2 ? rounding : Tensor()},
@@ -581,9 +622,27 @@ Inputs aggregated_attention_backward_sums(
 
       const int64_t column_blocks = divide_up(s.width, 16 * kWarps);
       const int64_t pooled_blocks = divide_up(s.pooled_width, kBiasTiles * kTile);
-      launch(
-          pooled_bias_kernel<kGroups, T>, dim3(s.bias_rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
-          pairs, ranges);
+      const auto grad_biases = [&](int64_t rows, int64_t first_pair, const Tensor& target) {
+        launch(
+            pooled_bias_kernel<kGroups, T>, dim3(rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p, pairs,
+            ranges, static_cast<int>(first_pair), target);
+      };
+      if (p.summands == 1) return grad_biases(s.bias_rows, 0, grad.pooled_bias);
+      // The gradients of the sums of some pairs after the other, which are added to those of the rows.
+      const int64_t columns = s.width * s.pooled_width, all_pairs = s.height * s.pooled_height;
+      const int64_t of_elements = kGradientsOfSums / std::max<int64_t>(s.heads * columns, 1);
+      const int64_t at_once = std::clamp(of_elements, int64_t(1), kPairsOfSums);
+      const Tensor grad_rows = zeros(grad.pooled_bias.sizes(), floats);
+      for (int64_t first = 0; first < all_pairs; first += at_once) {
+        const int64_t number = std::min(at_once, all_pairs - first);
+        const Tensor grad_sums = empty({s.heads, number, columns}, grad.pooled_bias.options());
+        grad_biases(number, first, grad_sums);
+        launch(
+            summands_kernel<T>, dim3(divide_up(columns, kThreads), s.bias_rows, s.heads), kThreads, 0, grad_sums,
+            static_cast<int>(first), static_cast<int>(number), pairs, ranges, bias_weights, p.summands,
+            static_cast<int>(columns), grad_rows);
+      }
+      grad.pooled_bias = grad_rows.to(grad.pooled_bias.scalar_type());
     });
   });
   return grad;

@@ -12,8 +12,8 @@ __device__ __forceinline__ void check_bias_rows(const Arguments<T>& p, const Pla
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll 1
-    for (int u = threadIdx.x % kWarpSize; u < p.pooled_height; u += kWarpSize) {
-      const int64_t row = p.pooled_bias_rows[place.row[r] * p.pooled_height + u];
+    for (int u = threadIdx.x % kWarpSize; u < p.pooled_height * p.summands; u += kWarpSize) {
+      const int64_t row = p.pooled_bias_rows[place.row[r] * p.pooled_height * p.summands + u];
       exist = exist && 0 <= row && row < p.bias_rows;
     }
   }
@@ -178,7 +178,12 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
 
 }  // namespace
 
-RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool for_backward) {
+RoundedForward aggregated_attention_forward_cuda(const Inputs& inputs, bool for_backward) {
+  return aggregated_attention_of_sums(inputs, for_backward, Tensor());
+}
+
+RoundedForward aggregated_attention_of_sums(
+    const Inputs& any_inputs, bool for_backward, const Tensor& bias_weights) {
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
   const int64_t offsets = inputs.window_bias.size(1);
@@ -190,7 +195,7 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
   const Tensor logsumexp = empty(query.sizes().slice(0, 4), query.options().dtype(kFloat));
   for_float_dtypes(query, [&](auto zero) {
     using T = decltype(zero);
-    const Arguments<T> p(inputs);
+    const Arguments<T> p(inputs, bias_weights);
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       const int window = kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
