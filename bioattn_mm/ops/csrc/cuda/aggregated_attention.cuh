@@ -87,6 +87,12 @@ struct Arguments : Pointers<T>, Sizes<int> {
   int summands;  // n
 };
 
+// The rows in a bias: kernels are compiled by themselves for biases that are sums.
+template <bool kSums, typename T>
+__device__ __forceinline__ int summands_of(const Arguments<T>& p) {
+  return kSums ? p.summands : 1;
+}
+
 __device__ __forceinline__ int clamp(int x, int high) { return x < high ? x : high; }
 
 // The size of the window: kWindow where the kernel is compiled for one size; kWindow = 0 stands for any.
@@ -395,16 +401,26 @@ __device__ __forceinline__ void sum_rows(
 }
 
 // The position biases of two rows of logits: the lane's queries over runs of pooled keys, or its keys over queries.
-template <typename T>
+template <bool kSums, typename T>
 struct RunBias {
   // Makes a run's biases, -inf beyond the end of the grid, the first summands of its four tiles of logits.
   __device__ void start(float (*logits)[4], const Grid& grid, const Run& run) const {
     constexpr int kSize = Chunk<T>::kSize;
     const bool exists = run.row < grid.height;
-    if (summands > 1) return start_sums(logits, exists ? grid.width - run.column : 0, run);
     const int row = exists ? run.row : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      if constexpr (kSums) {
+        float biases[kTile] = {};
+        sum_rows(
+            biases, offset_pointer(rows[r], row, row_stride), offset_pointer(weights[r], row, weights_stride), summands,
+            offset_pointer(data[r], run.column, sizeof(T)), size);
+        // A weight of 0 would make -inf, with which rows are padded, NaN.
+        const int number = exists ? grid.width - run.column : 0;
+#pragma unroll
+        for (int k = 0; k < kTile; ++k) logits[k / 2][2 * r + k % 2] = k < number ? biases[k] : -INFINITY;
+        continue;
+      }
       // Indices of rows fit int.
       const int bias_row = *offset_pointer(rows[r], row, row_stride);
       const T* first = offset_pointer(offset_pointer(data[r], run.column, sizeof(T)), bias_row, size);
@@ -422,41 +438,28 @@ struct RunBias {
     }
   }
 
-  // The same for biases that are sums of rows, of which the run has `number`.
-  __device__ void start_sums(float (*logits)[4], int number, const Run& run) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float biases[kTile] = {};
-      sum_rows(
-          biases, offset_pointer(rows[r], number > 0 ? run.row : 0, row_stride),
-          offset_pointer(weights[r], number > 0 ? run.row : 0, weights_stride), summands,
-          offset_pointer(data[r], run.column, sizeof(T)), size);
-#pragma unroll
-      for (int k = 0; k < kTile; ++k) logits[k / 2][2 * r + k % 2] = k < number ? biases[k] : -INFINITY;
-    }
-  }
-
   const int64_t* rows[2];  // indices of the rows of the bias, for runs in row 0 of their grid
   int row_stride;          // bytes from these indices to those for the next row
   const T* data[2];        // bias of the first token in row 0 of the bias
   int size;                // bytes of a row of the bias
-  const float* weights[2];  // those of the rows but the last, and the bytes from these to those for the next row
+  const float* weights[2];  // of sums: the weights of their rows but the last, for runs in row 0
   int weights_stride, summands;
 };
 
 // The position biases of the lane's two queries over the pooled keys.
-template <typename T>
-__device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, const Place& place) {
-  RunBias<T> bias;
+template <bool kSums, typename T>
+__device__ __forceinline__ RunBias<kSums, T> bias_of_queries(const Arguments<T>& p, const Place& place) {
+  const int summands = summands_of<kSums>(p);
+  RunBias<kSums, T> bias;
   const int width = p.pooled_keys.padded_width;
-  bias.row_stride = p.summands * static_cast<int>(sizeof(int64_t));
-  bias.weights_stride = (p.summands - 1) * static_cast<int>(sizeof(float)), bias.summands = p.summands;
+  bias.row_stride = summands * static_cast<int>(sizeof(int64_t));
+  bias.weights_stride = (summands - 1) * static_cast<int>(sizeof(float)), bias.summands = summands;
   bias.size = p.width * width * static_cast<int>(sizeof(T));
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int pair = place.row[r] * p.pooled_height;
-    bias.rows[r] = p.pooled_bias_rows + pair * p.summands;
-    bias.weights[r] = p.bias_weights + pair * (p.summands - 1);
+    bias.rows[r] = p.pooled_bias_rows + pair * summands;
+    bias.weights[r] = p.bias_weights + pair * (summands - 1);
     bias.data[r] = offset_pointer(p.pooled_bias, place.head * p.bias_rows, bias.size) + place.valid_column * width;
     optimisation_barrier(bias.rows[r], bias.data[r]);
   }
@@ -556,6 +559,20 @@ void for_sizes(int64_t channels, int64_t window, const Function& function) {
   if (channels <= 24) return function(three, any);
   if (channels <= 32) return function(std::integral_constant<int, 4>(), any);
   return function(std::integral_constant<int, 8>(), any);
+}
+
+// The same for kernels with position biases, with a third argument: whether these are sums. Of sums there are kernels
+// for TransNeXt's sizes, and for any others with up to 32 and up to 64 channels.
+template <typename Function>
+void for_sizes_with_bias(int64_t channels, int64_t window, bool sums, const Function& function) {
+  if (!sums)
+    return for_sizes(
+        channels, window, [&](auto groups, auto size) { function(groups, size, std::bool_constant<false>()); });
+  const bool is_known = channels <= 24 && channels > 16 && window == 3;
+  for_sizes(is_known ? channels : std::max<int64_t>(channels, 25), window, [&](auto groups, auto size) {
+    if constexpr (decltype(groups)::value > 3 || decltype(size)::value == 3)
+      function(groups, size, std::bool_constant<true>());
+  });
 }
 
 }  // namespace bioattn_mm

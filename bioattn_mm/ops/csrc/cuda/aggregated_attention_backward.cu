@@ -63,7 +63,7 @@ __device__ __forceinline__ void logit_gradients(
   }
 }
 
-template <int kGroups, int kWindow, typename T>
+template <int kGroups, int kWindow, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     query_kernel(BackwardArguments<T> p, float* window_bias_sums) {
   char* const shared_memory = block_memory();
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   if (pooled.runs > 0) {
     __syncthreads();
     auto stage = stage_of_pooled_tokens<kGroups>(shared_memory, p, place);
-    const RunBias<T> bias = bias_of_queries(p, place);
+    const RunBias<kSums, T> bias = bias_of_queries<kSums>(p, place);
     Run run = Run().behind(pooled, t);
     stage.copy(pooled, 0, p.channels);
 #pragma unroll 1
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 
 // A warp has sixteen pooled keys, two runs. Blocks are (groups of keys, heads, batch * splits): each split sums over
 // kTiles<T> runs of queries in each of rounds_in_split rounds.
-template <int kGroups, typename T>
+template <int kGroups, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     pooled_kernel(BackwardArguments<T> p, int rounds_in_split, float* pooled_key_sums, float* pooled_value_sums) {
   const Grid& queries = p.queries;
@@ -270,10 +270,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   const int head_channel = head * p.channels, channel = head_channel + 2 * t;
 
   // The lane's keys and their biases over the queries.
-  RunBias<T> bias;
-  bias.row_stride = p.pooled_height * p.summands * static_cast<int>(sizeof(int64_t));
-  bias.weights_stride = p.pooled_height * (p.summands - 1) * static_cast<int>(sizeof(float));
-  bias.summands = p.summands;
+  const int summands = summands_of<kSums>(p);
+  RunBias<kSums, T> bias;
+  bias.row_stride = p.pooled_height * summands * static_cast<int>(sizeof(int64_t));
+  bias.weights_stride = p.pooled_height * (summands - 1) * static_cast<int>(sizeof(float)), bias.summands = summands;
   bias.size = p.pooled_width * queries.padded_width * static_cast<int>(sizeof(T));
   const Run first_key(p.pooled_keys, (blockIdx.x * kWarps + warp) * 2);
   int token[2];
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     exists[r] = run.row < p.pooled_height && run.column + g < p.pooled_width;
     const int u = clamp(run.row, p.pooled_height - 1), v = clamp(run.column + g, p.pooled_width - 1);
     token[r] = (image * p.pooled_height + u) * p.pooled_width + v;
-    bias.rows[r] = p.pooled_bias_rows + u * p.summands, bias.weights[r] = p.bias_weights + u * (p.summands - 1);
+    bias.rows[r] = p.pooled_bias_rows + u * summands, bias.weights[r] = p.bias_weights + u * (summands - 1);
     bias.data[r] = offset_pointer(p.bias_of_keys, head * p.bias_rows, bias.size) + v * queries.padded_width;
     optimisation_barrier(bias.rows[r], bias.data[r]);
   }
@@ -418,11 +418,10 @@ constexpr int kBiasTiles = 2;  // the tiles of pooled columns in a block of pool
 
 // A block sums over the pairs of one row of the bias, for 64 columns of queries and some tiles of pooled columns. Where
 // biases are sums of rows, it has one pair, from `first_pair` on. Gradients are (heads, gridDim.x, W, Pw).
-template <int kGroups, typename T>
+template <int kGroups, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges, int first_pair, T* grad_bias) {
   const int warp = threadIdx.x / kWarpSize, g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
-  const bool sums_rows = p.summands > 1;
   const int row = blockIdx.x, head = blockIdx.z, channel = head * p.channels + 2 * t;
   const int column_blocks = divide_up(p.width, kWarps * 16);
   const int left = (blockIdx.y % column_blocks * kWarps + warp) * 16;
@@ -444,13 +443,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     statistics[r] = p.statistics_of(0, head, 0) + valid_j;
     optimisation_barrier(queries[r], grads[r], statistics[r]);
     const int size = p.width * p.pooled_keys.padded_width * static_cast<int>(sizeof(T));
-    const T* const of_query = offset_pointer(p.pooled_bias, head * p.bias_rows + (sums_rows ? 0 : row), size) +
+    const T* const of_query = offset_pointer(p.pooled_bias, head * p.bias_rows + (kSums ? 0 : row), size) +
                               valid_j * p.pooled_keys.padded_width + 2 * t;
 #pragma unroll
     for (int n = 0; n < kBiasTiles; ++n) {
       const T* const tile = of_query + clamp(first + n * kTile, p.pooled_keys.padded_width - kTile);
       float two[2] = {};
-      if (sums_rows) {
+      if constexpr (kSums) {
         const int pair = first_pair + row;
         const int64_t* const rows = p.pooled_bias_rows + pair * p.summands;
         sum_rows(two, rows, p.bias_weights + pair * (p.summands - 1), p.summands, tile, size);
@@ -465,10 +464,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   int value_stride = p.stride.pooled_value, row_of_statistics = p.row_of_statistics();
   optimisation_barrier(keys, values, query_stride, grad_stride, key_stride, value_stride, row_of_statistics);
 
-  const Range range = sums_rows ? Range{first_pair + row, first_pair + row + 1} : ranges[row];
+  const Range range = kSums ? Range{first_pair + row, first_pair + row + 1} : ranges[row];
 #pragma unroll 1
   for (int k = range.begin; k < range.end; ++k) {
-    const unsigned pair = static_cast<unsigned>(sums_rows ? k : pairs[k]), i = pair / p.pooled_height, u = pair - i * p.pooled_height;
+    const unsigned pair = static_cast<unsigned>(kSums ? k : pairs[k]), i = pair / p.pooled_height, u = pair - i * p.pooled_height;
 #pragma unroll 1
     for (int image = 0; image < p.batch; ++image) {
       const int query_row = image * p.height + i, key_row = image * p.pooled_height + u;
@@ -596,14 +595,15 @@ Inputs aggregated_attention_backward_sums(
         DataOf{bias_of_keys},
         DataOf{statistics},
         pointers_to<MutablePointers<T>>(grad)};
-    for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
+    for_sizes_with_bias(p.channels, p.window, p.summands > 1, [&](auto groups, auto window_size, auto sums) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
+      constexpr bool kSums = decltype(sums)::value;
       constexpr int staged = Stage<kGroups, T>::kBytes;
 
       const dim3 over_image = blocks_over_image(p);
       const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
       const Tensor window_bias_sums = empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
-      launch(query_kernel<kGroups, kWindow, T>, over_image, kThreads, std::max(window, staged), p, window_bias_sums);
+      launch(query_kernel<kGroups, kWindow, kSums, T>, over_image, kThreads, std::max(window, staged), p, window_bias_sums);
       grad.window_bias = window_bias_sums.sum({0, 1});
       launch(window_kernel<kGroups, kWindow, T>, over_image, kThreads, 0, p);
 
@@ -617,17 +617,17 @@ Inputs aggregated_attention_backward_sums(
       grad.pooled_key = empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
       grad.pooled_value = empty_like(grad.pooled_key);
       launch(
-          pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads, staged, p,
+          pooled_kernel<kGroups, kSums, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads, staged, p,
           static_cast<int>(rounds_in_split), grad.pooled_key, grad.pooled_value);
 
       const int64_t column_blocks = divide_up(s.width, 16 * kWarps);
       const int64_t pooled_blocks = divide_up(s.pooled_width, kBiasTiles * kTile);
       const auto grad_biases = [&](int64_t rows, int64_t first_pair, const Tensor& target) {
         launch(
-            pooled_bias_kernel<kGroups, T>, dim3(rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p, pairs,
+            pooled_bias_kernel<kGroups, kSums, T>, dim3(rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p, pairs,
             ranges, static_cast<int>(first_pair), target);
       };
-      if (p.summands == 1) return grad_biases(s.bias_rows, 0, grad.pooled_bias);
+      if (!kSums) return grad_biases(s.bias_rows, 0, grad.pooled_bias);
       // The gradients of the sums of some pairs after the other, which are added to those of the rows.
       const int64_t columns = s.width * s.pooled_width, all_pairs = s.height * s.pooled_height;
       const int64_t of_elements = kGradientsOfSums / std::max<int64_t>(s.heads * columns, 1);

@@ -6,14 +6,15 @@ namespace bioattn_mm {
 namespace {
 
 // Ends the kernel with an error if a row of the position bias that the warp's queries need does not exist.
-template <typename T>
+template <bool kSums, typename T>
 __device__ __forceinline__ void check_bias_rows(const Arguments<T>& p, const Place& place) {
+  const int indices = p.pooled_height * summands_of<kSums>(p);
   bool exist = true;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll 1
-    for (int u = threadIdx.x % kWarpSize; u < p.pooled_height * p.summands; u += kWarpSize) {
-      const int64_t row = p.pooled_bias_rows[place.row[r] * p.pooled_height * p.summands + u];
+    for (int u = threadIdx.x % kWarpSize; u < indices; u += kWarpSize) {
+      const int64_t row = p.pooled_bias_rows[place.row[r] * indices + u];
       exist = exist && 0 <= row && row < p.bias_rows;
     }
   }
@@ -52,13 +53,13 @@ struct OnlineSoftmax {
 };
 
 // Adds the pooled keys to the softmax, and their weighted values to `sums`.
-template <int kGroups, typename T>
+template <bool kSums, int kGroups, typename T>
 __device__ __forceinline__ void attend_to_pooled_keys(
     OnlineSoftmax& softmax, float (&sums)[kGroups][4], const Arguments<T>& p, const Place& place,
     const Pair<T> (&query)[kGroups][2], char* shared_memory) {
   const Grid& keys = p.pooled_keys;
   auto stage = stage_of_pooled_tokens<kGroups>(shared_memory, p, place);
-  const RunBias<T> bias = bias_of_queries(p, place);
+  const RunBias<kSums, T> bias = bias_of_queries<kSums>(p, place);
   Run run = Run().behind(keys, place.t);
   stage.copy(keys, 0, p.channels);
 #pragma unroll 1
@@ -81,19 +82,19 @@ __device__ __forceinline__ void attend_to_pooled_keys(
   }
 }
 
-template <int kGroups, int kWindow, typename T>
+template <int kGroups, int kWindow, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
     forward_kernel(Arguments<T> p, T* output, float* logsumexp, T* rounding) {
   char* const shared_memory = block_memory();
   const Place place(p);
   const int g = place.g, t = place.t;
-  check_bias_rows(p, place);
+  check_bias_rows<kSums>(p, place);
 
   Pair<T> query[kGroups][2];
   load_rows(query, p.query + place.channel, place.token, p.stride.query, p.channels);
   float sums[kGroups][4] = {};
   OnlineSoftmax softmax;
-  if (p.pooled_keys.runs > 0) attend_to_pooled_keys(softmax, sums, p, place, query, shared_memory);
+  if (p.pooled_keys.runs > 0) attend_to_pooled_keys<kSums>(softmax, sums, p, place, query, shared_memory);
   __syncthreads();
 
   // The window part has logits, then weights, of the warp's queries; logits are -inf outside of the image.
@@ -196,11 +197,11 @@ RoundedForward aggregated_attention_of_sums(
   for_float_dtypes(query, [&](auto zero) {
     using T = decltype(zero);
     const Arguments<T> p(inputs, bias_weights);
-    for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
+    for_sizes_with_bias(p.channels, p.window, p.summands > 1, [&](auto groups, auto window_size, auto sums) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       const int window = kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
       launch(
-          forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads,
+          forward_kernel<kGroups, kWindow, decltype(sums)::value, T>, blocks_over_image(p), kThreads,
           std::max(Stage<kGroups, T>::kBytes, window), p, output, logsumexp, rounding.numel() ? rounding : Tensor());
     });
   });
