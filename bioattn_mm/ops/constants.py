@@ -6,12 +6,14 @@ from functools import lru_cache, wraps
 
 import torch
 
+Constant = torch.Tensor | tuple[torch.Tensor, ...]
+
 # The cached tensors that a capture has read; None where nothing is captured.
-_captured: list[torch.Tensor] | None = None
+_captured: list[Constant] | None = None
 
 
 @contextmanager
-def capture_of_constants() -> Iterator[list[torch.Tensor]]:
+def capture_of_constants() -> Iterator[list[Constant]]:
     """Context of a capture as a CUDA graph, which reads tensors where they were in memory at that time.
 
     Yields:
@@ -30,14 +32,14 @@ def is_captured() -> bool:
     return _captured is not None
 
 
-def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Cache a tensor that depends on hashable arguments only, such as a size and a device, where `can_be_kept`."""
+def cached_constant(function: Callable[..., Constant]) -> Callable[..., Constant]:
+    """Cache tensors that depend on hashable arguments only, such as a size and a device, where `can_be_kept`."""
     # A tensor that was made in inference mode could not be used in training later.
     compute = torch.inference_mode(False)(function)
     cached = lru_cache(maxsize=256)(compute)
 
     @wraps(function)
-    def get(*arguments: Hashable) -> torch.Tensor:
+    def get(*arguments: Hashable) -> Constant:
         if not can_be_kept():
             return function(*arguments)
         constant = cached(*arguments)

@@ -10,8 +10,8 @@ from .aggregated_attention import aggregated_attention, why_not_on_cuda
 from .arguments import (
     AggregatedAttentionInputs,
     check_fits,
-    check_table,
     check_offsets,
+    check_table,
     check_tokens,
     window_size_of,
     without_autocast,

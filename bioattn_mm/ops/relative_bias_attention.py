@@ -37,7 +37,7 @@ def relative_bias_attention(
         value: (B, H, W, heads, d), in the dtype of `query`.
         bias: Bias of each offset, (heads, 2 H - 1, 2 W - 1): float64 if `query` is, else float32.
         scale: Factor of the products, d^-1/2 by default.
-        pairs: Rows of `bias`, then any (heads, R, C), for each pair of query row and key row, int64 (H, H, n), weights
+        pairs: Rows of `bias`, then any (heads, R, C), for each pair of query and key row, int64 (H, H, n), weights
             of rows that are summed, (H, H, n - 1), and the column for each pair of columns, int64 (W, W), as in
             `cosine_attention`; by default those of the offsets.
         backend: 'cpu' (fused) or 'reference' (on the CPU for some rows of queries at a time); see `choose_backend`.
@@ -55,16 +55,15 @@ def relative_bias_attention(
         check_table('bias', query, (height, width), bias, *pairs)
     scale = max(channels, 1) ** -0.5 if scale is None else scale
     if choose_backend(query.device, backend) == 'cpu':
-        if pairs is None:
-            rows, columns = _offsets(height, bias.device)[..., None], _offsets(width, bias.device)
-            pairs = rows, bias.new_empty(height, height, 0), columns
+        pairs = _pairs_of_offsets(height, width, bias.dtype, bias.device) if pairs is None else pairs
         return differentiable('relative_bias_attention', query, key, value, bias, *pairs, scale)[0]
     query, key, value = (tensor.to(autocast_dtype(tensor)) for tensor in (query, key, value))
     return relative_bias_attention_reference(query, key, value, bias, scale, pairs)
 
 
 @cached_constant
-def _offsets(length: int, device: torch.device) -> Tensor:
-    """Index of the offset between each query and key along an axis: int64 (length, length)."""
-    index = torch.arange(length, device=device)
-    return index[:, None] - index + length - 1
+def _pairs_of_offsets(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """`pairs` of a bias of all offsets."""
+    places = (torch.arange(length, device=device) for length in (height, width))
+    rows, columns = (place[:, None] - place + len(place) - 1 for place in places)
+    return rows[..., None], torch.empty(height, height, 0, dtype=dtype, device=device), columns

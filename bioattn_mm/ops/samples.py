@@ -103,7 +103,8 @@ def make_cosine_attention(
     projections, scale = randn(*((*shape, channels) for shape in tokens_of_grids)), torch.rand(heads) + 0.5
     biases = randn((heads, channels), (heads, offsets), (heads, *map(sum, lengths)))
     # Sums are of rows below one another.
-    rows, weights = (rows[..., None] + torch.arange(summands)) % sum(lengths[0]), torch.rand(*rows.shape, summands - 1)
+    weights = torch.rand(*rows.shape, summands - 1)
+    rows = (rows[..., None] + torch.arange(summands)) % sum(lengths[0])
     return [*projections, scale, *biases, rows, weights, columns, tokens / channels**0.5, token_bias]
 
 

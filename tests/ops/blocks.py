@@ -17,7 +17,7 @@ def aggregate(x: Tensor, *parameters: Tensor, backend: str) -> Tensor:
     if backend != 'reference':
         return differentiable('aggregate', x, *parameters, EPS, True)[0]
     q, kv, (pool_weight, pool_bias), norm = zip(parameters[:8:2], parameters[1:8:2])
-    scale, _, _, _, rows, columns, *_ = of_attention = parameters[8:]
+    scale, _, _, _, rows, _, columns, *_ = of_attention = parameters[8:]
     to_pool = F.linear(x, pool_weight.flatten(1), pool_bias)
     pooled = gelu_pool(to_pool, (rows.shape[1], columns.shape[1]), 'reference')
     pooled = F.layer_norm(pooled.to(norm[0].dtype), pooled.shape[3:], *norm, EPS).to(x.dtype)
@@ -50,8 +50,9 @@ def make_aggregate(
     heads: int = 2,
     channels: int = 8,
     window_size: int = 3,
+    summands: int = 1,
 ) -> list[Tensor]:
-    query, *_ = projections = make_cosine_attention(batch, grid, pooled_grid, heads, channels, window_size)
+    query, *_ = projections = make_cosine_attention(batch, grid, pooled_grid, heads, channels, window_size, summands)
     dims = heads * channels
     layers = *linear(dims, dims), *linear(dims, 2 * dims), *linear(dims, dims, 1, 1)
     return [query.flatten(3), *layers, *torch.randn(2, dims), *projections[3:]]
@@ -71,12 +72,13 @@ OF_BLOCKS = {
         [
             dict(),
             dict(grid=(16, 24), pooled_grid=(2, 3), channels=24),
-            dict(grid=(3, 70), pooled_grid=(1, 7), channels=16, heads=1),
+            dict(grid=(3, 70), pooled_grid=(1, 7), channels=16, heads=1, summands=4),
             dict(grid=(1, 1), pooled_grid=(1, 1), window_size=1),
             dict(batch=0),
         ],
         dtypes=dict(cpu=ON_CPU_WITHOUT_FLOAT16),
-        full_precision=(7, 8, 9, 10, 11, 12, 15, 16),
+        full_precision=(7, 8, 9, 10, 11, 12, 14, 16, 17),
+        constants=(14,),
     ),
     'after_attention': Operator(
         after_attention,

@@ -110,9 +110,7 @@ def relative_bias(
     return attend_to_all(query, key, value, pairs, scale)
 
 
-def relative_bias_of_sums(
-    query: Tensor, key: Tensor, value: Tensor, *bias: Tensor, backend: None = None
-) -> Tensor:
+def relative_bias_of_sums(query: Tensor, key: Tensor, value: Tensor, *bias: Tensor, backend: None = None) -> Tensor:
     pairs = sums_of_rows(*bias[:3])[..., bias[3]].permute(0, 1, 3, 2, 4)  # (heads, H, W, H, W)
     return attend_to_all(query, key, value, pairs, 8**-0.5)
 
@@ -289,8 +287,9 @@ def test_unit_vectors(dtype: torch.dtype) -> None:
 def test_heads_are_apart() -> None:
     """Threads with neighbouring heads add to neighbouring gradients of the position bias, a vector at a time."""
     inputs = cosine_attention_inputs(batch=3000, grid=(1, 1), pooled_grid=(1, 1), dtype=FLOAT32)
-    inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=torch.zeros(1, 1, 1, dtype=int))
-    inputs = inputs._replace(pooled_bias_columns=torch.zeros(1, 1, dtype=int))
+    rows = torch.zeros(1, 1, 1, dtype=int)
+    inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=rows)
+    inputs = inputs._replace(pooled_bias_columns=rows[0])
     check_any_number_of_threads(lambda: OPERATORS['cosine_attention'].values_and_gradients(inputs, 'cpu'))
 
 

@@ -191,8 +191,8 @@ class LengthScaledAttention(MapsOfAllPairs, nn.Module):
         """What the last layer projects, (B, H, W, C) to the same shape; `bias` is `position_bias.table`."""
         grid = tuple(x.shape[1:3])
         query, key, value = self._query_key_value(x)
-        table, *pairs = bias or self.position_bias.table(grid, grid)
-        return relative_bias_attention(query, key, value, table, scale=1.0, pairs=pairs).flatten(-2)
+        table, *pairs = bias or self.position_bias.table(grid)
+        return relative_bias_attention(query, key, value, table, scale=1.0, pairs=pairs or None).flatten(-2)
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""

@@ -196,7 +196,7 @@ def _of_attentions(blocks: list[Block], columns: list[list[Tensor]], x: Tensor) 
     grid, attentions = tuple(x.shape[1:3]), [block.attn for block in blocks]
     biases = [attn.position_bias for attn in attentions]
     if type(attentions[0]) is LengthScaledAttention:
-        return tables_of(biases, grid, grid, columns)
+        return tables_of(biases, grid, None, columns)
     layers, (embeddings, window_biases, tokens, token_biases, temperatures) = columns[:8], columns[8:13]
     scales = F.softplus(torch.stack(temperatures)).flatten(1).unbind()
     tables = zip(*tables_of(biases, grid, attentions[0].pooled_grid(grid), columns[13:]))

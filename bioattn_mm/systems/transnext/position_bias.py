@@ -58,40 +58,41 @@ class PositionBias(SizeCaching):
             rows = torch.arange(table.shape[1], device=rows.device).view(*rows.shape[:2], 1)
         return _of_pairs_of_columns(table, columns), rows.squeeze(2)
 
-    def table(self, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def table(self, grid: Grid, pooled_grid: Grid | None = None) -> tuple[Tensor, ...]:
         """The same bias as operators take it (see `cosine_attention`).
 
         Returns:
-            A table (heads, R, C), the rows of which a pair of a query row and a pooled row has a weighted sum, int64
-            (H, Ph, n), weights (H, Ph, n - 1), and the column of each pair of columns, int64 (W, Pw). Bilinear resizing
-            sums four rows, and columns are resized in the table: it is as long as that of the training.
+            A table (heads, R, C), the rows that are summed for each pair of a query row and a pooled row, int64
+            (H, Ph, n), weights (H, Ph, n - 1), and the column of each pair of columns, int64 (W, Pw). Bilinear
+            resizing sums four rows, and columns are resized in the table. Without `pooled_grid` keys are the tokens
+            themselves, and a table that has all their offsets, (heads, 2 H - 1, 2 W - 1), comes alone.
         """
-        return self.tables((self._kept_table(*self.known_grids(grid, pooled_grid)),), grid, pooled_grid)[0]
+        return self.tables([self._kept_table(*self.known_grids(grid, pooled_grid))], grid, pooled_grid)[0]
 
-    def known_grids(self, grid: Grid, pooled_grid: Grid) -> tuple[Grid, Grid]:
+    def known_grids(self, grid: Grid, pooled_grid: Grid | None) -> tuple[Grid, Grid]:
         """The grids for which the table is computed."""
         resize = self.bias_mode == 'interpolate'
-        return (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
+        return (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid or grid)
 
-    def tables(
-        self, known: Sequence[Tensor], grid: Grid, pooled_grid: Grid
-    ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """`table` of several biases, from their tables of `known_grids`, with the same modes and grids."""
+    def tables(self, known: Sequence[Tensor], grid: Grid, pooled_grid: Grid | None) -> list[tuple[Tensor, ...]]:
+        """`table` of several biases of one mode and one size, from their tables of `known_grids`."""
+        (height, width), (pooled_height, pooled_width) = grid, pooled_grid or grid
         grids, device, dtype = self.known_grids(grid, pooled_grid), known[0].device, known[0].dtype
         vertical, horizontal = zip(*grids)
-        if is_same_grid(sum(grids, ()), (*grid, *pooled_grid)):
+        if is_same_grid(sum(grids, ()), (height, width, pooled_height, pooled_width)):
+            if pooled_grid is None:
+                return [(table,) for table in known]
             rows, columns = _offset_index(*vertical, device)[..., None], _offset_index(*horizontal, device)
             return [(table, rows, table.new_empty(*rows.shape[:2], 0), columns) for table in known]
         bias = _of_pairs_of_columns(torch.cat([*known]), _offset_index(*horizontal, device))
-        queries, keys = (
-            _resizing(*lengths, dtype, device) for lengths in zip((grid[1], pooled_grid[1]), horizontal)
-        )
+        queries = _resizing(width, horizontal[0], dtype, device)
+        keys = _resizing(pooled_width, horizontal[1], dtype, device)
         with without_autocast(bias):
             bias = (queries @ (bias @ keys.T)).flatten(2)
         pairs = (
-            _resized_rows(grid[0], pooled_grid[0], *vertical, device),
-            _resizing_weights(grid[0], pooled_grid[0], *vertical, dtype, device),
-            torch.arange(grid[1] * pooled_grid[1], device=device).view(grid[1], pooled_grid[1]),
+            _resized_rows(height, pooled_height, *vertical, device),
+            _resizing_weights(height, pooled_height, *vertical, dtype, device),
+            torch.arange(width * pooled_width, device=device).view(width, pooled_width),
         )
         return [(table, *pairs) for table in bias.chunk(len(known))]
 
@@ -146,8 +147,8 @@ SETTINGS = 'pretrain_grid', 'bias_mode', 'train_grid', 'train_pooled_grid'
 
 
 def tables_of(
-    biases: Sequence[PositionBias], grid: Grid, pooled_grid: Grid, layers: Sequence[Sequence[Tensor]] = ()
-) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    biases: Sequence[PositionBias], grid: Grid, pooled_grid: Grid | None, layers: Sequence[Sequence[Tensor]] = ()
+) -> list[tuple[Tensor, ...]]:
     """`PositionBias.table` of the biases of a stage, by one operator where they are `LogCPB` and computed anew.
 
     `layers` are what `LogCPB.table_of` takes, of all biases: four sequences of tensors; of others they are empty.

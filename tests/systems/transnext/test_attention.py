@@ -140,13 +140,13 @@ def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
     bias, rows = layer((4, 6), (4, 6))
     pairs = bias[:, rows]  # (heads, H, Ph, W, Pw)
     assert (pairs[:, 1, 3, 5, 0] == layer.offsets[:, 1 - 3 + 3, 5 - 0 + 5]).all()
-    assert (layer.of_offsets((4, 6)) == layer.offsets).all()
+    assert (layer.table((4, 6), (4, 6))[0] == layer.offsets).all()
     # Another grid: all pairs resized, queries and keys.
     bias, rows = layer((8, 6), (8, 6))
     pairs = pairs.permute(0, 3, 4, 1, 2).flatten(1, 2)
     wanted = F.interpolate(pairs, (8, 8), mode='bilinear').unflatten(1, (6, 6)).permute(0, 3, 4, 1, 2)
     torch.testing.assert_close(bias[:, rows], wanted)
-    assert layer.of_offsets((8, 6)) is None
+    assert layer.table((8, 6), (8, 6))[1].shape == (8, 8, 4)  # sums of four rows of the table
     # Queries of one cell have one bias.
     pooled = randomized(ablations.RelativePositionBias(HEADS, (8, 6), (2, 3)))
     assert pooled.offsets.shape == (HEADS, 3, 5)

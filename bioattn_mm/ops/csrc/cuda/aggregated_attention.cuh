@@ -569,7 +569,7 @@ void for_sizes_with_bias(int64_t channels, int64_t window, bool sums, const Func
     return for_sizes(
         channels, window, [&](auto groups, auto size) { function(groups, size, std::bool_constant<false>()); });
   const bool is_known = channels <= 24 && channels > 16 && window == 3;
-  for_sizes(is_known ? channels : std::max<int64_t>(channels, 25), window, [&](auto groups, auto size) {
+  for_sizes(is_known ? channels : std::max<int64_t>(channels, 32), window, [&](auto groups, auto size) {
     if constexpr (decltype(groups)::value > 3 || decltype(size)::value == 3)
       function(groups, size, std::bool_constant<true>());
   });
