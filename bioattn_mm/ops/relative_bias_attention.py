@@ -64,6 +64,6 @@ def relative_bias_attention(
 @cached_constant
 def _pairs_of_offsets(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
     """`pairs` of a bias of all offsets."""
-    places = (torch.arange(length, device=device) for length in (height, width))
-    rows, columns = (place[:, None] - place + len(place) - 1 for place in places)
+    places = ((torch.arange(length, device=device), length) for length in (height, width))
+    rows, columns = (place[:, None] - place + length - 1 for place, length in places)
     return rows[..., None], torch.empty(height, height, 0, dtype=dtype, device=device), columns

@@ -89,12 +89,9 @@ class PositionBias(SizeCaching):
         keys = _resizing(pooled_width, horizontal[1], dtype, device)
         with without_autocast(bias):
             bias = (queries @ (bias @ keys.T)).flatten(2)
-        pairs = (
-            _resized_rows(height, pooled_height, *vertical, device),
-            _resizing_weights(height, pooled_height, *vertical, dtype, device),
-            torch.arange(width * pooled_width, device=device).view(width, pooled_width),
-        )
-        return [(table, *pairs) for table in bias.chunk(len(known))]
+        rows, weights = _resized_rows(height, pooled_height, *vertical, dtype, device)
+        columns = torch.arange(width * pooled_width, device=device).view(width, pooled_width)
+        return [(table, rows, weights, columns) for table in bias.chunk(len(known))]
 
     def _kept_table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
         """`_table`, cached for each size in eval mode."""
@@ -229,23 +226,16 @@ def _offset_index(length: int, pooled_length: int, device: torch.device) -> Tens
 
 
 @cached_constant
-def _resized_rows(length: int, pooled_length: int, trained: int, trained_pooled: int, device: torch.device) -> Tensor:
-    """The four rows between which bilinear resizing finds that of each pair: int64 (length, pooled_length, 4)."""
-    index = _offset_index(trained, trained_pooled, device)
-    first, first_key = _places(length, trained, device).long(), _places(pooled_length, trained_pooled, device).long()
-    pairs = [(first + a, first_key + b) for a in (0, 1) for b in (0, 1)]
-    bounds = trained - 1, trained_pooled - 1
-    return torch.stack([index[a.clamp(max=bounds[0])[:, None], b.clamp(max=bounds[1])] for a, b in pairs], dim=-1)
-
-
-@cached_constant
-def _resizing_weights(
+def _resized_rows(
     length: int, pooled_length: int, trained: int, trained_pooled: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """The weights of the first three of `_resized_rows`: (length, pooled_length, 3)."""
-    query = _places(length, trained, device).frac().to(dtype)[:, None]
-    key = _places(pooled_length, trained_pooled, device).frac().to(dtype)
-    return torch.stack([(1 - query) * (1 - key), (1 - query) * key, query * (1 - key)], dim=-1)
+) -> tuple[Tensor, Tensor]:
+    """Rows of the trained table, and weights, by which bilinear resizing sums them (see `PositionBias.table`)."""
+    index = _offset_index(trained, trained_pooled, device)
+    query, key = _places(length, trained, device)[:, None], _places(pooled_length, trained_pooled, device)
+    queries, keys = ((each.floor().long(), each.ceil().long()) for each in (query, key))
+    rows = torch.stack([index[i, u] for i in queries for u in keys], dim=-1)
+    query, key = (query - queries[0]).to(dtype), (key - keys[0]).to(dtype)
+    return rows, torch.stack([(1 - query) * (1 - key), (1 - query) * key, query * (1 - key)], dim=-1)
 
 
 @cached_constant
