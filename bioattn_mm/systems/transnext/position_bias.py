@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import InputError
@@ -88,9 +89,9 @@ class PositionBias(SizeCaching):
         queries = _resizing(width, horizontal[0], dtype, device)
         keys = _resizing(pooled_width, horizontal[1], dtype, device)
         with without_autocast(bias):
-            bias = (queries @ (bias @ keys.T)).flatten(2)
+            bias = F.linear(F.linear(bias, keys).transpose(2, 3), queries).flatten(2)  # of (pooled column, column)
         rows, weights = _resized_rows(height, pooled_height, *vertical, dtype, device)
-        columns = torch.arange(width * pooled_width, device=device).view(width, pooled_width)
+        columns = torch.arange(width * pooled_width, device=device).view(pooled_width, width).T
         return [(table, rows, weights, columns) for table in bias.chunk(len(known))]
 
     def _kept_table(self, grid: Grid, pooled_grid: Grid) -> Tensor:

@@ -22,64 +22,74 @@ struct SizesOf : Sizes<int64_t> {
   int64_t padded_width = column_blocks * columns + 2 * margin;       // columns of the image with a margin
 };
 
-// The biases of a pooled key for neighbouring queries, side by side: in a copy of the table, if there the next query
-// has the next offset; else in an array (heads, R, Pw, columns).
+// The biases of a pooled key for neighbouring queries, side by side: in a copy of the table, if pairs share its
+// elements and the next query has the next one; else in an array (heads, blocks of columns, R, Pw, columns of a
+// block), of which a task reads rows from front to back.
 template <typename T>
 struct PooledBias {
   PooledBias(const CpuInputs& inputs, const SizesOf<T>& s)
-      : heads(s.heads),
+      : s(s),
         rows(inputs.pooled_bias.size(1)),
         table_columns(inputs.pooled_bias.size(2)),
         starts(s.pooled_width),
         index(inputs.pooled_bias_columns.template const_data_ptr<int64_t>()) {
-    in_table = true;
+    in_table = table_columns < s.width * s.pooled_width;
     for (int64_t k = s.pooled_width; k < s.width * s.pooled_width; ++k)
       in_table = in_table && index[k] == index[k - s.pooled_width] + 1;
-    width = round_up(s.width, kQueries<T>);
-    for (int64_t v = 0; v < s.pooled_width; ++v) starts[v] = in_table ? index[v] : v * width;
-    row_stride = in_table ? table_columns : s.pooled_width * width;
+    for (int64_t v = 0; v < s.pooled_width; ++v) starts[v] = in_table ? index[v] : v * s.columns;
+    row_stride = in_table ? table_columns : s.pooled_width * s.columns;
     // Groups at the right edge read, and write gradients, up to a vector beyond the last row: each head is padded.
-    head_stride = rows * row_stride + kQueries<T>;
+    head_stride = in_table ? rows * row_stride + kQueries<T> : rows * row_stride * s.column_blocks;
     const T* table = inputs.pooled_bias.template const_data_ptr<T>();
-    data.assign(heads * head_stride, T(0));
+    data.assign(s.heads * head_stride, T(0));
     if (in_table) {
-      for (int64_t head = 0; head < heads; ++head)
+      for (int64_t head = 0; head < s.heads; ++head)
         std::copy_n(table + head * rows * row_stride, rows * row_stride, data.data() + head * head_stride);
       return;
     }
-    parallel_for(0, heads * rows, 16, [&](int64_t begin, int64_t end) {
+    parallel_for(0, s.heads * rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        for (int64_t v = 0; v < s.pooled_width; ++v)
-          for (int64_t j = 0; j < s.width; ++j)
-            data[start_of(row) + v * width + j] = table[row * table_columns + index[j * s.pooled_width + v]];
+        for_elements(row, [&](int64_t place, int64_t column) { data[place] = table[row * table_columns + column]; });
     });
   }
 
   const T* head(int64_t head) const { return data.data() + head * head_stride; }
 
+  // The index, in a head, at which the block of columns from `left` on begins.
+  int64_t block(int64_t left) const { return in_table ? left : left * rows * s.pooled_width; }
   // The index at which a row begins, where rows are counted through all heads.
   int64_t start_of(int64_t row) const { return row / rows * head_stride + row % rows * row_stride; }
 
+  // Calls function(index in the array, column of the table) for the elements of a row.
+  template <typename Function>
+  void for_elements(int64_t row, const Function& function) const {
+    for (int64_t left = 0; left < s.width; left += s.columns)
+      for (int64_t v = 0; v < s.pooled_width; ++v)
+        for (int64_t j = left; j < std::min(left + s.columns, s.width); ++j)
+          function(start_of(row) + block(left) + starts[v] + j - left, index[j * s.pooled_width + v]);
+  }
+
   // Adds up gradients with the layout of `data`, one for each block of columns.
-  void reduce(const T* gradients, int64_t blocks, const SizesOf<T>& s, T* grad_table) const {
-    parallel_for(0, heads * rows, 16, [&](int64_t begin, int64_t end) {
+  void reduce(const T* gradients, int64_t blocks, T* grad_table) const {
+    parallel_for(0, s.heads * rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         T* target = grad_table + row * table_columns;
         std::fill_n(target, table_columns, T(0));
         for (int64_t block = 0; block < blocks; ++block) {
-          const T* source = gradients + block * heads * head_stride + start_of(row);
+          const T* source = gradients + block * s.heads * head_stride;
           if (in_table) {
-            for (int64_t column = 0; column < table_columns; ++column) target[column] += source[column];
+            for (int64_t column = 0; column < table_columns; ++column)
+              target[column] += source[start_of(row) + column];
           } else {
-            for (int64_t v = 0; v < s.pooled_width; ++v)
-              for (int64_t j = 0; j < s.width; ++j) target[index[j * s.pooled_width + v]] += source[v * width + j];
+            for_elements(row, [&](int64_t place, int64_t column) { target[column] += source[place]; });
           }
         }
       }
     });
   }
 
-  int64_t heads, rows, table_columns, row_stride, head_stride, width;
+  const SizesOf<T>& s;
+  int64_t rows, table_columns, row_stride, head_stride;
   bool in_table;
   std::vector<int64_t> starts;  // the index for each pooled column and the first query of a row
   const int64_t* index;
@@ -97,38 +107,38 @@ struct SummedBias {
         weights(DataOf{inputs.pooled_bias_weights}),
         number(inputs.pooled_bias_rows.size(2)),
         sums(number > 1 ? s.pooled * s.columns : 0),
-        summands(s.pooled_height * number) {}
+        summands(number) {}
 
   // Computes the sums from the table of a head.
   void load(const T* table, int64_t row, int64_t left) {
-    for_keys(row, left, [&](int64_t p, const Summand<T>* first, int64_t offset, int64_t lanes) {
-      sum_biases(sums.data() + p * s.columns, table + offset, first, number, lanes);
+    for_keys(row, left, [&](int64_t p, const Summand<T>* first, int64_t count, int64_t offset, int64_t lanes) {
+      sum_biases(sums.data() + p * s.columns, table + offset, first, count, lanes);
     });
   }
 
   // Adds the gradients to those of the table of a head.
   void add_to(T* grad_table, int64_t row, int64_t left) {
-    for_keys(row, left, [&](int64_t p, const Summand<T>* first, int64_t offset, int64_t lanes) {
-      add_to_summands(grad_table + offset, sums.data() + p * s.columns, first, number, lanes);
+    for_keys(row, left, [&](int64_t p, const Summand<T>* first, int64_t count, int64_t offset, int64_t lanes) {
+      add_to_summands(grad_table + offset, sums.data() + p * s.columns, first, count, lanes);
     });
   }
 
-  // Calls function(p, its summands, their offset, lanes) for each pooled key p.
+  // Calls function(p, its summands, their number, their offset, lanes) for each pooled key p.
   template <typename Function>
   void for_keys(int64_t row, int64_t left, const Function& function) {
+    const int64_t lanes = std::min(s.columns, round_up(s.width - left, kQueries<T>));
     for (int64_t u = 0; u < s.pooled_height; ++u) {
       const int64_t pair = row * s.pooled_height + u;
+      int64_t count = 0;  // without those of weight 0: an axis that keeps its size has one row
       T rest = 1;
       for (int64_t k = 0; k < number; ++k) {
         const T weight = k < number - 1 ? weights[pair * (number - 1) + k] : rest;
-        summands[u * number + k] = {rows[pair * number + k] * bias.row_stride, weight};
+        if (weight != 0) summands[count++] = {rows[pair * number + k] * bias.row_stride, weight};
         rest -= weight;
       }
+      for (int64_t v = 0; v < s.pooled_width; ++v)
+        function(v * s.pooled_height + u, summands.data(), count, bias.starts[v] + bias.block(left), lanes);
     }
-    const int64_t lanes = std::min(s.columns, bias.width - left);
-    for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
-      for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
-        function(p, summands.data() + u * number, bias.starts[v] + left, lanes);
   }
 
   const PooledBias<T>& bias;
@@ -137,7 +147,7 @@ struct SummedBias {
   const T* weights;
   int64_t number;  // summands of a bias
   Buffer<T> sums;
-  std::vector<Summand<T>> summands;  // (pooled_height, number), of a row of queries
+  std::vector<Summand<T>> summands;  // of a pair of rows
 };
 
 // Copies of the pooled keys or values of all heads, by columns of the pooled grid, in the layouts of products.
@@ -370,9 +380,9 @@ struct Tile {
       if (a.sums_rows) summed.load(a.bias.head(batch_head % s.heads), row, left);
       for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
         for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
-          bias_indices[p] =
-              a.sums_rows ? p * s.columns
-                      : a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride + a.bias.starts[v] + left;
+          bias_indices[p] = a.sums_rows ? p * s.columns
+                                        : a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride +
+                                              a.bias.starts[v] + a.bias.block(left);
       load_row(row);
       for (int64_t column = left; column < right; column += kQueries<T>)
         compute(group(batch_head, row, left, column), row, column);
@@ -399,7 +409,8 @@ struct Tile {
         keys.around(row, s.height, first), values.around(row, s.height, first), s.halo_columns, outside.data()};
     g.key_blocks = a.keys.blocks(batch_head), g.key_rows = a.keys.rows(batch_head);
     g.value_blocks = a.values.blocks(batch_head), g.value_rows = a.values.rows(batch_head);
-    g.pooled_bias = (a.sums_rows ? summed.sums.data() : a.bias.head(head)) + first, g.bias_indices = bias_indices.data();
+    g.pooled_bias = (a.sums_rows ? summed.sums.data() : a.bias.head(head)) + first,
+    g.bias_indices = bias_indices.data();
     g.parameters = a.parameters_of(head);
     g.pooled_weights = pooled.data(), g.window_weights = window.data(), g.token_weights = token_weights.data();
     g.output = output.data(), g.logsumexp = logsumexp.data(), g.packed = packed.data();
@@ -445,7 +456,8 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
             tile.logsumexp.data(), std::min(kQueries<T>, s.width - column),
             at_query(logsumexp_data, s, batch_head, row, column));
       };
-      tile.for_groups(batch_head, top, std::min(top + kTileRows, s.height), block, [](int64_t) {}, compute, [](int64_t) {});
+      tile.for_groups(
+          batch_head, top, std::min(top + kTileRows, s.height), block, [](int64_t) {}, compute, [](int64_t) {});
     }
   });
 }
@@ -546,7 +558,7 @@ struct BackwardPass {
     differentiate_queries();
     gather_window_gradients();
     finish_pooled_gradients();
-    a.bias.reduce(bias_sums_data, bias_blocks, s, grad.pooled_bias.mutable_data_ptr<T>());
+    a.bias.reduce(bias_sums_data, bias_blocks, grad.pooled_bias.mutable_data_ptr<T>());
     finish_parameters();
   }
 
@@ -604,7 +616,8 @@ struct BackwardPass {
       GradientGroup<T, Element> group;
       group.forward = forward, group.grad_output = grad_output.data() + first, group.grad_query = tile.output.data();
       group.grad_pooled_logits = grad_pooled.data(), group.grad_window_logits = grad_window.data();
-      group.grad_token_weights = grad_token_weights.data(), group.grad_pooled_bias = (pass.a.sums_rows ? summed.sums.data() : bias_sums) + first;
+      group.grad_token_weights = grad_token_weights.data(),
+      group.grad_pooled_bias = (pass.a.sums_rows ? summed.sums.data() : bias_sums) + first;
       group.kept_logits = pass.grad_logits + kept, group.kept_weights = pass.value_weights + kept;
       group.kept_stride = s.padded_width, group.sums = sums.lanes(), group.outer = pooled_sums.of_next_group();
       differentiate(group);

@@ -373,8 +373,8 @@ __device__ __forceinline__ const T* minus_infinity() {
   return reinterpret_cast<const T*>(run);
 }
 
-// Adds the same kCount elements, two or a run, of weighted rows of a bias, `size` bytes each, to `sums`. `weights` has
-// those of all rows but the last.
+// Adds the same kCount elements, two or a run, of weighted rows of a bias, `size` bytes each, to `sums`. `weights`
+// has those of all rows but the last.
 template <int kCount, typename T>
 __device__ __forceinline__ void sum_rows(
     float (&sums)[kCount], const int64_t* rows, const float* weights, int summands, const T* data, int size) {
@@ -413,8 +413,8 @@ struct RunBias {
       if constexpr (kSums) {
         float biases[kTile] = {};
         sum_rows(
-            biases, offset_pointer(rows[r], row, row_stride), offset_pointer(weights[r], row, weights_stride), summands,
-            offset_pointer(data[r], run.column, sizeof(T)), size);
+            biases, offset_pointer(rows[r], row, row_stride), offset_pointer(weights[r], row, weights_stride),
+            summands, offset_pointer(data[r], run.column, sizeof(T)), size);
         // A weight of 0 would make -inf, with which rows are padded, NaN.
         const int number = exists ? grid.width - run.column : 0;
 #pragma unroll
@@ -438,10 +438,10 @@ struct RunBias {
     }
   }
 
-  const int64_t* rows[2];  // indices of the rows of the bias, for runs in row 0 of their grid
-  int row_stride;          // bytes from these indices to those for the next row
-  const T* data[2];        // bias of the first token in row 0 of the bias
-  int size;                // bytes of a row of the bias
+  const int64_t* rows[2];   // indices of the rows of the bias, for runs in row 0 of their grid
+  int row_stride;           // bytes from these indices to those for the next row
+  const T* data[2];         // bias of the first token in row 0 of the bias
+  int size;                 // bytes of a row of the bias
   const float* weights[2];  // of sums: the weights of their rows but the last, for runs in row 0
   int weights_stride, summands;
 };
@@ -536,7 +536,8 @@ struct Range {
 // The indices of all pairs, sorted by their row (or column) of the bias in `rows`, and a `Range` of each row.
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
-// The forward pass; with `bias_weights`, float32 (H, Ph, n - 1), biases are sums of rows, pooled_bias_rows (H, Ph, n).
+// The forward pass; with `bias_weights`, float32 (H, Ph, n - 1), biases are sums of rows, pooled_bias_rows (H, Ph,
+// n).
 RoundedForward aggregated_attention_of_sums(const Inputs& inputs, bool for_backward, const Tensor& bias_weights);
 
 // The backward pass with float32 gradients of the window's bias and of pooled keys and values, the latter two as sums

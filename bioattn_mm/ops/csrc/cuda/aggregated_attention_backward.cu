@@ -416,8 +416,8 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kBiasTiles = 2;  // the tiles of pooled columns in a block of pooled_bias_kernel
 
-// A block sums over the pairs of one row of the bias, for 64 columns of queries and some tiles of pooled columns. Where
-// biases are sums of rows, it has one pair, from `first_pair` on. Gradients are (heads, gridDim.x, W, Pw).
+// A block sums over the pairs of one row of the bias, for 64 columns of queries and some tiles of pooled columns.
+// Where biases are sums of rows, it has one pair, from `first_pair` on. Gradients are (heads, gridDim.x, W, Pw).
 template <int kGroups, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges, int first_pair, T* grad_bias) {
@@ -467,7 +467,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   const Range range = kSums ? Range{first_pair + row, first_pair + row + 1} : ranges[row];
 #pragma unroll 1
   for (int k = range.begin; k < range.end; ++k) {
-    const unsigned pair = static_cast<unsigned>(kSums ? k : pairs[k]), i = pair / p.pooled_height, u = pair - i * p.pooled_height;
+    const unsigned pair = static_cast<unsigned>(kSums ? k : pairs[k]), i = pair / p.pooled_height,
+                   u = pair - i * p.pooled_height;
 #pragma unroll 1
     for (int image = 0; image < p.batch; ++image) {
       const int query_row = image * p.height + i, key_row = image * p.pooled_height + u;
@@ -514,9 +515,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   }
 }
 
-// Adds the gradients of the sums of `number` pairs, (heads, number, columns), to those of the rows of the bias, (heads,
-// R, columns): `summands` are the indices in (pairs, n) of each row, as from `pairs_by_row`. Blocks are (columns, R,
-// heads).
+// Adds the gradients of the sums of `number` pairs, (heads, number, columns), to those of the rows of the bias,
+// (heads, R, columns): `summands` are the indices in (pairs, n) of each row, as from `pairs_by_row`. Blocks are
+// (columns, R, heads).
 template <typename T>
 __global__ void __launch_bounds__(kThreads) summands_kernel(
     const T* grad_sums, int first_pair, int number, const int* summands, const Range* ranges, const float* weights,
@@ -603,7 +604,9 @@ Inputs aggregated_attention_backward_sums(
       const dim3 over_image = blocks_over_image(p);
       const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
       const Tensor window_bias_sums = empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
-      launch(query_kernel<kGroups, kWindow, kSums, T>, over_image, kThreads, std::max(window, staged), p, window_bias_sums);
+      launch(
+          query_kernel<kGroups, kWindow, kSums, T>, over_image, kThreads, std::max(window, staged), p,
+          window_bias_sums);
       grad.window_bias = window_bias_sums.sum({0, 1});
       launch(window_kernel<kGroups, kWindow, T>, over_image, kThreads, 0, p);
 
@@ -624,8 +627,8 @@ Inputs aggregated_attention_backward_sums(
       const int64_t pooled_blocks = divide_up(s.pooled_width, kBiasTiles * kTile);
       const auto grad_biases = [&](int64_t rows, int64_t first_pair, const Tensor& target) {
         launch(
-            pooled_bias_kernel<kGroups, kSums, T>, dim3(rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p, pairs,
-            ranges, static_cast<int>(first_pair), target);
+            pooled_bias_kernel<kGroups, kSums, T>, dim3(rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
+            pairs, ranges, static_cast<int>(first_pair), target);
       };
       if (!kSums) return grad_biases(s.bias_rows, 0, grad.pooled_bias);
       // The gradients of the sums of some pairs after the other, which are added to those of the rows.

@@ -183,8 +183,7 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& inputs, bool for_
   return aggregated_attention_of_sums(inputs, for_backward, Tensor());
 }
 
-RoundedForward aggregated_attention_of_sums(
-    const Inputs& any_inputs, bool for_backward, const Tensor& bias_weights) {
+RoundedForward aggregated_attention_of_sums(const Inputs& any_inputs, bool for_backward, const Tensor& bias_weights) {
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
   const int64_t offsets = inputs.window_bias.size(1);

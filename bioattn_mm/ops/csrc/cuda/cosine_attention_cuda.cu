@@ -463,7 +463,8 @@ RoundedForward cosine_attention_forward_cuda(const CosineInputs& any_inputs, boo
   for_inputs(inputs, [&](auto groups, auto zero) {
     of_attention = normalised<decltype(groups)::value, decltype(zero)>(inputs);
   });
-  const auto [output, logsumexp, rounding] = aggregated_attention_of_sums(of_attention, for_backward, inputs.pooled_bias_weights);
+  const auto [output, logsumexp, rounding] =
+      aggregated_attention_of_sums(of_attention, for_backward, inputs.pooled_bias_weights);
   return {output, logsumexp.view({logsumexp.numel()}), rounding};
 }
 
@@ -477,9 +478,8 @@ CosineGradients cosine_attention_backward_cuda(
   for_inputs(inputs, [&](auto groups, auto zero) {
     constexpr int kGroups = decltype(groups)::value;
     using T = decltype(zero);
-    const Inputs of_attention =
-        aggregated_attention_backward_sums(
-            grad_output, normalised<kGroups, T>(inputs), output, shaped, rounding, inputs.pooled_bias_weights);
+    const Inputs of_attention = aggregated_attention_backward_sums(
+        grad_output, normalised<kGroups, T>(inputs), output, shaped, rounding, inputs.pooled_bias_weights);
     grad.window_bias = of_attention.window_bias;
 
     const Queries<T> q(inputs);
