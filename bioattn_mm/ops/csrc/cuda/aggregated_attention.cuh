@@ -562,17 +562,14 @@ void for_sizes(int64_t channels, int64_t window, const Function& function) {
   return function(std::integral_constant<int, 8>(), any);
 }
 
-// The same for kernels with position biases, with a third argument: whether these are sums. Of sums there are kernels
-// for TransNeXt's sizes, and for any others with up to 32 and up to 64 channels.
+// The same for kernels with position biases, with a third argument: whether these are sums.
 template <typename Function>
 void for_sizes_with_bias(int64_t channels, int64_t window, bool sums, const Function& function) {
-  if (!sums)
-    return for_sizes(
-        channels, window, [&](auto groups, auto size) { function(groups, size, std::bool_constant<false>()); });
-  const bool is_known = channels <= 24 && channels > 16 && window == 3;
-  for_sizes(is_known ? channels : std::max<int64_t>(channels, 32), window, [&](auto groups, auto size) {
-    if constexpr (decltype(groups)::value > 3 || decltype(size)::value == 3)
-      function(groups, size, std::bool_constant<true>());
+  for_sizes(channels, window, [&](auto groups, auto size) {
+    if (sums)
+      function(groups, size, std::true_type());
+    else
+      function(groups, size, std::false_type());
   });
 }
 
