@@ -20,7 +20,7 @@ from .backends import choose_backend
 from .constants import cached_constant
 from .portable import is_traced, is_transformed
 from .registration import apply, differentiable, needs_backward
-from .relative_bias import rows_of_pairs
+from .relative_bias import bias_of_table
 
 SMALLEST_NORM = 1e-6
 
@@ -55,11 +55,9 @@ class CosineAttentionInputs(NamedTuple):
         # This is torch.einsum('bhwnd,ndk->bhwnk'), which would be slow in ONNX files.
         queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
         token_weights = (queries_of_heads @ self.tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
-        bias, rows = self.pooled_bias, self.pooled_bias_rows
-        if rows.shape[2] > 1:  # the sums of rows become a table
-            bias = rows_of_pairs(bias, rows, self.pooled_bias_weights).flatten(1, 2)
-            rows = torch.arange(bias.shape[1], device=bias.device).view(*rows.shape[:2], 1)
-        bias = bias.index_select(2, self.pooled_bias_columns.flatten())
+        pooled_bias, rows = bias_of_table(
+            self.pooled_bias, self.pooled_bias_rows, self.pooled_bias_weights, self.pooled_bias_columns
+        )
         return AggregatedAttentionInputs(
             query=((unit_query + self.query_embedding) * scale).to(dtype),
             key=unit_vectors(key),
@@ -67,8 +65,8 @@ class CosineAttentionInputs(NamedTuple):
             pooled_key=unit_vectors(pooled_key),
             pooled_value=pooled_value,
             window_bias=self.window_bias.to(dtype),
-            pooled_bias=bias.unflatten(2, self.pooled_bias_columns.shape).to(dtype),
-            pooled_bias_rows=rows.squeeze(2),
+            pooled_bias=pooled_bias.to(dtype),
+            pooled_bias_rows=rows,
             token_weights=(token_weights + self.token_bias).to(dtype),
         )
 

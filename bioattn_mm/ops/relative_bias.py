@@ -15,11 +15,15 @@ def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
         return bias_of_rows(table, grid, slice(None))
     # ONNX has no strided views: one Gather for each axis.
     for axis, length in zip((-2, -1), grid):
-        place = torch.arange(length, device=table.device)
-        offset = (place[:, None] - place + length - 1).flatten()
-        table = table.index_select(axis, offset)
+        table = table.index_select(axis, index_of_offsets(length, table.device).flatten())
     table = table.unflatten(-1, (grid[1], grid[1])).unflatten(-3, (grid[0], grid[0]))
     return table.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+
+
+def index_of_offsets(length: int, device: torch.device) -> Tensor:
+    """Index of the offset between each query and key of an axis, among all from -(length - 1) upwards: int64."""
+    place = torch.arange(length, device=device)
+    return place[:, None] - place + length - 1
 
 
 def bias_of_rows(table: Tensor, grid: tuple[int, int], rows: slice) -> Tensor:
@@ -46,3 +50,19 @@ def rows_of_pairs(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
         return parts[0]
     weights = [weight.view(*weight.shape, *[1] * (table.dim() - 2)) for weight in weights.to(table.dtype).unbind(-1)]
     return sum((part * weight for part, weight in zip(parts, weights)), parts[-1] * (1 - sum(weights)))
+
+
+def columns_of_pairs(table: Tensor, columns: Tensor) -> Tensor:
+    """(heads, R, C) to (heads, R, W, Pw) by the column of each pair of columns, int64 (W, Pw)."""
+    return table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
+
+
+def bias_of_table(table: Tensor, rows: Tensor, weights: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """The bias of pairs of columns, (heads, R, W, Pw), and which of its rows a pair of rows has, int64 (H, Ph).
+
+    Sums of rows (see `rows_of_pairs`) become rows of their own.
+    """
+    if rows.shape[2] > 1:
+        table = rows_of_pairs(table, rows, weights).flatten(1, 2)
+        rows = torch.arange(table.shape[1], device=table.device).view(*rows.shape[:2], 1)
+    return columns_of_pairs(table, columns), rows.squeeze(2)

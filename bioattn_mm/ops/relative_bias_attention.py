@@ -10,6 +10,7 @@ from .backends import choose_backend
 from .constants import cached_constant
 from .reference import relative_bias_attention_reference
 from .registration import differentiable
+from .relative_bias import index_of_offsets
 
 
 def relative_bias_attention(
@@ -64,6 +65,5 @@ def relative_bias_attention(
 @cached_constant
 def _pairs_of_offsets(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
     """`pairs` of a bias of all offsets."""
-    places = ((torch.arange(length, device=device), length) for length in (height, width))
-    rows, columns = (place[:, None] - place + length - 1 for place, length in places)
+    rows, columns = (index_of_offsets(length, device) for length in (height, width))
     return rows[..., None], torch.empty(height, height, 0, dtype=dtype, device=device), columns

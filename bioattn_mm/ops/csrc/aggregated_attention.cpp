@@ -22,7 +22,6 @@ CpuInputs inputs_of_cpu(const Inputs& inputs) {
   check_indices("pooled_bias_rows", dense.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
   const auto pairs = dense.pooled_bias_rows.sizes();
   cpu.pooled_bias_rows = dense.pooled_bias_rows.view({pairs[0], pairs[1], 1});
-  cpu.pooled_bias_weights = empty({pairs[0], pairs[1], 0}, cpu.pooled_bias.options());
   cpu.pooled_bias_columns = empty({width, pooled_width}, dense.pooled_bias_rows.options());
   int64_t* columns = cpu.pooled_bias_columns.mutable_data_ptr<int64_t>();
   std::iota(columns, columns + width * pooled_width, 0);

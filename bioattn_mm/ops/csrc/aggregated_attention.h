@@ -117,7 +117,8 @@ struct CpuInputs {
   Tensor window_bias;          // (heads, k * k)
   Tensor pooled_bias;          // (heads, R, C)
   Tensor pooled_bias_rows;     // (H, Ph, n), int64: the bias of a pair is a sum of n rows
-  Tensor pooled_bias_weights;  // (H, Ph, n - 1), those of all rows but the last, which has what is missing to 1
+  Tensor pooled_bias_weights;  // (H, Ph, n - 1), of all rows but the last, which has what is missing to 1; not read
+                               // if n = 1
   Tensor pooled_bias_columns;  // (W, Pw), int64
   // Kernels compute these, (B, H, W, heads, k * k), of normalised queries and keys where they are not given.
   Tensor token_weights;

@@ -12,7 +12,7 @@ from ...ops import log_cpb_table
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
 from ...ops.portable import cells_of_axis, is_same_grid, is_symbol, size_of_cells
-from ...ops.relative_bias import rows_of_pairs
+from ...ops.relative_bias import bias_of_table, columns_of_pairs
 from ...registry import MODELS
 from ..common.arguments import weight_and_bias
 from ..common.grid import Grid
@@ -53,11 +53,7 @@ class PositionBias(SizeCaching):
             `bias`, float32 or float64 (heads, R, W, Pw), and `rows`, int64 (H, Ph): the bias between query (i, j)
             and pooled token (u, v) is `bias[:, rows[i, u], j, v]`.
         """
-        table, rows, weights, columns = self.table(grid, pooled_grid)
-        if rows.shape[2] > 1:
-            table = rows_of_pairs(table, rows, weights).flatten(1, 2)
-            rows = torch.arange(table.shape[1], device=rows.device).view(*rows.shape[:2], 1)
-        return _of_pairs_of_columns(table, columns), rows.squeeze(2)
+        return bias_of_table(*self.table(grid, pooled_grid))
 
     def table(self, grid: Grid, pooled_grid: Grid | None = None) -> tuple[Tensor, ...]:
         """The same bias as operators take it (see `cosine_attention`).
@@ -85,7 +81,7 @@ class PositionBias(SizeCaching):
                 return [(table,) for table in known]
             rows, columns = _offset_index(*vertical, device)[..., None], _offset_index(*horizontal, device)
             return [(table, rows, table.new_empty(*rows.shape[:2], 0), columns) for table in known]
-        bias = _of_pairs_of_columns(torch.cat([*known]), _offset_index(*horizontal, device))
+        bias = columns_of_pairs(torch.cat([*known]), _offset_index(*horizontal, device))
         queries = _resizing(width, horizontal[0], dtype, device)
         keys = _resizing(pooled_width, horizontal[1], dtype, device)
         with without_autocast(bias):
@@ -140,7 +136,7 @@ class LogCPB(PositionBias):
         return log_cpb_table(*coordinates, *layers)
 
 
-# What all biases of a stage must have in common to be computed together.
+# The biases of a stage are computed together if these are the same for all of them: they then share coordinates.
 SETTINGS = 'pretrain_grid', 'bias_mode', 'train_grid', 'train_pooled_grid'
 
 
@@ -250,11 +246,6 @@ def _places(length: int, trained: int, device: torch.device) -> Tensor:
     """Where cells of an axis lie among `trained` cells when it is resized to `length`: float64 (length,)."""
     places = torch.arange(length, dtype=torch.float64, device=device) + 0.5
     return (places * (trained / length) - 0.5).clamp(0, trained - 1)
-
-
-def _of_pairs_of_columns(table: Tensor, columns: Tensor) -> Tensor:
-    """(heads, R, C) to (heads, R, W, Pw) by the column of each pair."""
-    return table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
 
 
 def pooled_grid_of(grid: Grid, sr_ratio: int, pool_size: Grid | None) -> Grid:

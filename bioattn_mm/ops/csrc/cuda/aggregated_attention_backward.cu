@@ -417,7 +417,8 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kBiasTiles = 2;  // the tiles of pooled columns in a block of pooled_bias_kernel
 
 // A block sums over the pairs of one row of the bias, for 64 columns of queries and some tiles of pooled columns.
-// Where biases are sums of rows, it has one pair, from `first_pair` on. Gradients are (heads, gridDim.x, W, Pw).
+// If biases are sums of rows, a block has one pair in place of a row: these are counted from `first_pair` on. The
+// gradients that it writes are (heads, gridDim.x, W, Pw).
 template <int kGroups, bool kSums, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges, int first_pair, T* grad_bias) {
