@@ -9,18 +9,20 @@ CPU to the GPU count as launches.
 
 Both numbers are lower bounds: some operators, such as Fourier transforms and backward passes, run in several kernels.
 
-With --step, the launches of a whole training step of a backbone in bfloat16: forward, backward, clipped gradients and
-AdamW, by the CPU, on small tensors, as their number does not depend on sizes. Here the kernels of operators that are
-known to have several count one by one.
+With --step, the launches of a whole training step of backbones in bfloat16: forward, backward, clipped gradients and
+AdamW, by the CPU, on small tensors, as their number hardly depends on sizes. Here the kernels of operators that are
+known to have several count one by one. ViT-S and Swin-S are timm's.
 """
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from unittest.mock import patch
 
+import timm
 import torch
 import torch.nn.functional as F
 from measure import print_header, print_row
@@ -31,7 +33,7 @@ from torch.utils._pytree import tree_leaves
 from bioattn_mm.ops import backends
 from bioattn_mm.ops.registration import RESULTS
 from bioattn_mm.systems.convit import ConViT
-from bioattn_mm.systems.gab import GABViT
+from bioattn_mm.systems.gab import GABSwin, GABViT
 from bioattn_mm.systems.pervit import PerViT
 from bioattn_mm.systems.transnext import TransNeXt, half_precision
 from bioattn_mm.systems.transnext import attention as layers
@@ -48,6 +50,17 @@ BACKBONES = {
     'VARS-SD': partial(VARS, 'rvt-tiny', 'vars_sd'),
     'ConViT-Ti': partial(ConViT, 'tiny'),
     'GABViT-S': partial(GABViT, 'small'),
+}
+TIMM = partial(timm.create_model, features_only=True, img_size=64)
+STEPS = {
+    'TransNeXt-T': partial(TransNeXt, 'tiny', drop_path_rate=0.3),
+    'ViT-S': partial(TIMM, 'vit_small_patch16_224'),
+    'ConViT-S': partial(ConViT, 'small'),
+    'GABViT-S': partial(GABViT, 'small'),
+    'PerViT-S': partial(PerViT, 'small'),
+    'VARS-SD in RVT-S': partial(VARS, 'rvt-small', 'vars_sd', pretrain_size=64),
+    'Swin-S': partial(TIMM, 'swin_small_patch4_window7_224'),
+    'GABSwin-S': partial(GABSwin, 'small'),
 }
 GATE = 'ConvGLU of TransNeXt-T stage 1'
 LAYERS = (*(f'TransNeXt-T stage {stage}' for stage in range(1, 5)), GATE, 'PerViT-T', *BACKBONES)
@@ -167,8 +180,12 @@ def as_on_a_gpu(formulas: bool) -> Iterator[None]:
 
 
 @contextmanager
-def as_a_gpu_trains() -> Iterator[None]:
-    """Layers on CPU tensors take the path of a GPU in mixed precision, where it is another one."""
+def as_a_gpu_trains(formulas: bool) -> Iterator[None]:
+    """Layers on CPU tensors take the path of a GPU in mixed precision, where it is another one.
+
+    Args:
+        formulas: Operators run in PyTorch: only those of TransNeXt have kernels for a GPU.
+    """
 
     def attention(query: Tensor, *_: object, **__: object) -> tuple[Tensor, ...]:
         numbers = (query.new_empty(size) for size in (query.shape[:3], (), ()))
@@ -177,7 +194,7 @@ def as_a_gpu_trains() -> Iterator[None]:
     def attention_backward(
         grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *_: object, **__: object
     ) -> tuple[Tensor, ...]:
-        return tuple(map(torch.empty_like, (query, key, value, bias)))
+        return *map(torch.empty_like, (query, key, value)), bias if bias is None else torch.empty_like(bias)
 
     ours, others = (torch.library.Library(name, 'IMPL') for name in ('bioattn_mm', 'aten'))
     try:
@@ -188,6 +205,8 @@ def as_a_gpu_trains() -> Iterator[None]:
         others.impl('_scaled_dot_product_efficient_attention', attention, 'CPU')
         others.impl('_scaled_dot_product_efficient_attention_backward', attention_backward, 'CPU')
         with ExitStack() as patches:
+            if formulas:
+                patches.enter_context(patch.dict(os.environ, {backends.ENVIRONMENT_VARIABLE: 'reference'}))
             for module, name, value in (
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
                 (F, 'scaled_dot_product_attention', fused_attention),
@@ -208,14 +227,14 @@ def count_step(backbone: nn.Module) -> dict[str, LaunchCounter]:
     for _ in range(2):
         counts = {name: LaunchCounter('cpu') for name in ('forward', 'backward', 'clipped gradients', 'AdamW')}
         optimizer.zero_grad()
-        with as_a_gpu_trains():
+        with as_a_gpu_trains(formulas=not isinstance(backbone, TransNeXt)):
             with torch.autocast('cpu', torch.bfloat16), counts['forward']:
                 outputs = backbone(image)
             gradients = [torch.zeros_like(output) for output in outputs]
             with counts['backward']:
                 torch.autograd.backward(outputs, gradients)
         for parameter in backbone.parameters():
-            parameter.grad.zero_()
+            parameter.grad = torch.zeros_like(parameter)
         with counts['clipped gradients']:
             nn.utils.clip_grad_norm_(backbone.parameters(), 1.0)
         with counts['AdamW']:
@@ -258,16 +277,17 @@ def count(layer: nn.Module, run: Callable[[], Tensor]) -> dict[str, LaunchCounte
     return counts
 
 
-def print_step(operators: bool) -> None:
-    """Print the launches of a training step of TransNeXt-T."""
-    counts = count_step(TransNeXt('tiny', drop_path_rate=0.3))
-    print(f'A training step of TransNeXt-T, bfloat16, operators compiled for CUDA, torch {torch.__version__}\n')
-    print_header('part', 'launches')
-    for name, counter in counts.items():
-        print_row(name, counter.kernels())
+def print_steps(names: list[str], operators: bool) -> None:
+    """Print the launches of a training step of each backbone."""
+    print(f'A training step in bfloat16, operators compiled for CUDA, torch {torch.__version__}\n')
+    for number, name in enumerate(names):
+        counts = count_step(STEPS[name]())
+        if not number:
+            print_header('backbone', *counts, 'all')
+        kernels = [counter.kernels() for counter in counts.values()]
+        print_row(name, *kernels, sum(kernels))
         if operators:
-            print_row('', counter.by_operator())
-    print_row('all', sum(counter.kernels() for counter in counts.values()))
+            print_row('', *(counter.by_operator() for counter in counts.values()), '')
 
 
 def main() -> None:
@@ -278,10 +298,11 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=1, help='images (default: 1)')
     parser.add_argument('--formulas', action='store_true', help='as in a build without CUDA')
     parser.add_argument('--operators', action='store_true', help='print the launches of each operator, too')
-    parser.add_argument('--step', action='store_true', help='a training step of TransNeXt-T instead of layers')
+    steps_help = f'training steps of backbones instead of layers: of {", ".join(STEPS)} (default: all)'
+    parser.add_argument('--step', nargs='*', choices=STEPS, metavar='NAME', help=steps_help)
     args = parser.parse_args()
-    if args.step:
-        print_step(args.operators)
+    if args.step is not None:
+        print_steps(args.step or list(STEPS), args.operators)
         return
 
     build = 'PyTorch alone' if args.formulas else 'operators compiled for CUDA'

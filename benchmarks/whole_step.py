@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """A whole training step of UperNet by tools/train.py: what of it computes, waits for data, and runs hooks.
 
-With --by-part, a step of any config on ADE20K or COCO by itself: time of backbone, neck, heads, losses and optimizer.
+With --by-part, a step of any config on ADE20K or COCO by itself: time of backbone, neck, heads, losses and optimizer,
+and how often the processor waits for results of a GPU, which is counted without one, too.
 
 Each training runs by itself, on generated images that the config's pipeline resizes and crops as it does ADE20K's,
 with random weights. The times are medians of those that it writes to `steps.jsonl`, without the first step. Pictures
@@ -13,16 +14,19 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 import torch
-from measure import print_header, print_row, time_text
+from measure import PeakMemory, print_header, print_row, time_text
 from mmengine.config import Config, DictAction
 from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.data.mini import make_mini_datasets
 from bioattn_mm.training.health import health, is_step, read_lines
@@ -101,17 +105,17 @@ def options(data: Path, args: argparse.Namespace) -> list[str]:
 def by_part(args: argparse.Namespace) -> None:
     """Print the time of each part of a step; its backward pass is divided at the features of the backbone."""
     parts = 'preprocessor', 'backbone', 'neck', 'heads', 'losses', 'backward to the features', 'backward', 'optimizer'
-    print_header('config', 'options', *parts, 'sum', 'peak memory')
+    print_header('config', 'options', *parts, 'sum', 'peak memory', 'waits')
     for name in args.configs:
         for way in args.ways:
             with tempfile.TemporaryDirectory() as folder:
-                steps, memory = steps_of(name, '--amp bfloat16' in way, Path(folder), args)
+                steps, *others = steps_of(name, '--amp bfloat16' in way, Path(folder), args)
             medians = [median(step[part] for step in steps) for part in parts]
-            print_row(name, way or 'float32', *map(time_text, (*medians, sum(medians))), memory)
+            print_row(name, way or 'float32', *map(time_text, (*medians, sum(medians))), *others)
 
 
-def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tuple[list[dict[str, float]], str]:
-    """Seconds of each part in each step of one batch but the first, and the most memory of a GPU."""
+def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tuple[list[dict[str, float]], str, int]:
+    """Seconds of the parts of each step of a batch but the first, memory beyond the model's, and waits of a step."""
     kind = 'ade20k' if 'ade20k' in name else 'coco'
     data = make_mini_datasets(folder, args.batch, 1, progress=False, names=[kind])[kind]
     config = Config.fromfile(ROOT / f'configs/{name}.py')
@@ -123,7 +127,9 @@ def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tu
         config.train_dataloader.dataset.data_root = f'{data}/'
     config.train_dataloader.update(num_workers=0, persistent_workers=False)
     config.visualizer.vis_backends = None
-    runner = build_runner(Config({**config, 'work_dir': str(folder), 'log_level': 'ERROR'}))
+    runner = build_runner(
+        Config({**config, 'work_dir': str(folder), 'log_level': 'ERROR', 'randomness': dict(seed=0)})
+    )
     batch = next(iter(runner.build_dataloader(config.train_dataloader)))
     optimizer, model = runner.build_optim_wrapper(config.optim_wrapper), runner.model.train()
     device = next(model.parameters()).device
@@ -140,8 +146,8 @@ def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tu
             module.loss_by_feat = timed('losses')(module.loss_by_feat)
     if getattr(model, 'neck', None) is not None:
         model.neck.forward = timed('neck')(model.neck.forward)
-    steps = []
-    for _ in range(args.steps):
+
+    def step() -> dict[str, float]:
         spent.clear()
         with timed('preprocessor'):
             inputs = model.data_preprocessor(batch, training=True)
@@ -160,8 +166,42 @@ def steps_of(name: str, amp: bool, folder: Path, args: argparse.Namespace) -> tu
         with timed('optimizer'):
             optimizer.step()
             optimizer.zero_grad()
-        steps.append(defaultdict(float, spent))
-    return steps[1:], f'{torch.cuda.max_memory_allocated() >> 20} MiB' if device.type == 'cuda' else ''
+        return defaultdict(float, spent)
+
+    with PeakMemory(device.type) as peak:
+        steps = [step() for _ in range(args.steps)]
+    with WaitsInOperators() as in_operators, WaitsInMethods() as in_methods:
+        step()
+    return steps[1:], f'{peak.mebibytes:.0f} MiB', in_operators.number + in_methods.number
+
+
+class WaitsInOperators(TorchDispatchMode):
+    """Counts operators whose result, or its size, depends on elements: the processor waits until a GPU has them."""
+
+    NAMES = ('_local_scalar_dense', 'nonzero', 'masked_select', '_unique2', 'repeat_interleave.Tensor')
+    number = 0
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        name = func.name().removeprefix('aten::')
+        is_masked = name.startswith(('index.', 'index_put')) and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        self.number += is_masked or name in self.NAMES
+        return func(*args, **(kwargs or {}))
+
+
+class WaitsInMethods(TorchFunctionMode):
+    """Counts copies to the host."""
+
+    number = 0
+
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        self.number += getattr(func, '__name__', '') in ('cpu', 'tolist')
+        return func(*args, **(kwargs or {}))
 
 
 class Given(nn.Module):

@@ -13,6 +13,7 @@ from .import_hooks import AfterImport
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 FIRST_TOO_NEW = 5  # major version of transformers
 
@@ -78,10 +79,31 @@ def use_faster_coco_eval(metric: ModuleType) -> None:
         metric.COCOeval = functools.partial(COCOeval_faster, print_function=print)
 
 
+def sample_without_copies(module: ModuleType) -> None:
+    """Let deformable attention on the CPU, and in bfloat16, run `bioattn_mm.ops.deformable_attention`.
+
+    mmcv has its kernel for a GPU alone, without bfloat16, and else keeps all samples, several times the feature maps,
+    and waits for a GPU three times a level. Graphs of exporters and of torch.compile have mmcv's formula.
+    """
+    formula = module.multi_scale_deformable_attn_pytorch
+
+    @functools.wraps(formula)
+    def sample(value: Tensor, shapes: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+        from ..ops import deformable_attention  # imported here: it loads the compiled operators
+        from ..ops.portable import is_exported, is_traced
+
+        if is_traced() or is_exported():
+            return formula(value, shapes, locations, weights)
+        return deformable_attention(value, shapes, locations, weights).flatten(2)
+
+    module.multi_scale_deformable_attn_pytorch = sample
+
+
 PATCHES = AfterImport(
     {
         'mmengine.logging': hide_debugging,
         'mmcv.image.io': turn_webp,
+        'mmcv.ops.multi_scale_deform_attn': sample_without_copies,
         'mmpretrain.utils.dependency': leave_out_multimodal,
         'mmdet.evaluation.metrics.coco_metric': use_faster_coco_eval,
     }

@@ -189,3 +189,20 @@ def outside_of_windows(tokens: Tensor, window_size: int) -> Tensor:
 
     rows, columns = (outside_axis(length) for length in tokens.shape[1:3])
     return (rows[:, None, :, None] | columns[None, :, None, :]).flatten(2).unsqueeze(2)
+
+
+def samples_of_level(value: Tensor, size: tuple[int, int], locations: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums of the samples of one level, (B, Q, heads, d), for `bioattn_mm.ops.deformable_attention`.
+
+    Args:
+        value: (B, H * W, heads, d).
+        size: Its height and width.
+        locations: (B, Q, heads, points, 2).
+        weights: (B, Q, heads, points).
+    """
+    maps = value.permute(0, 2, 3, 1).flatten(0, 1).unflatten(2, size)
+    # grid_sample has the outer edges at -1 and 1.
+    grid = (2 * locations - 1).transpose(1, 2).flatten(0, 1)
+    samples = F.grid_sample(maps, grid, mode='bilinear', padding_mode='zeros', align_corners=False)
+    weights = weights.transpose(1, 2).flatten(0, 1).unsqueeze(1)
+    return (samples * weights).sum(-1).unflatten(0, (value.shape[0], value.shape[2])).permute(0, 3, 1, 2)

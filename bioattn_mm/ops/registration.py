@@ -81,6 +81,9 @@ OPERATORS: dict[str, Shapes] = dict(
     # Each device has an order of its own for the logsumexp: only how many there are is known. `Size.numel` would make
     # an integer of sizes that are left open.
     cosine_attention=lambda query, *rest: _attention(query, (math.prod(query.shape[:4]),), rest[-1]),
+    deformable_attention=lambda value, shapes, locations, weights: value.new_empty(
+        value.shape[0], weights.shape[1], *value.shape[2:]
+    ),
     gated_convolution=lambda x, x_bias, weight, bias: x.new_empty(*x.shape[:3], weight.shape[0]),
     gelu_pool=_pooled,
     gelu_pool_norm=lambda x, weight, bias, height, width, eps: _norm(_pooled(x, height, width)),

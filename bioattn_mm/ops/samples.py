@@ -10,6 +10,7 @@ from torch import Tensor
 from .add_norm import add_norm
 from .aggregated_attention import aggregated_attention
 from .cosine_attention import cosine_attention
+from .deformable_attention import deformable_attention
 from .gated_convolution import gated_convolution
 from .gelu_pool import gelu_pool, gelu_pool_norm
 from .log_cpb import log_cpb_table
@@ -128,6 +129,23 @@ def norm_of_sum(*inputs: Tensor, backend: str | None = None) -> Tensor:
     return add_norm(x, branch, weight, bias, 1e-6, factor, branch_bias, backend)[1]
 
 
+def make_deformable_attention(
+    batch: int = 2,
+    shapes: Sequence[Grid] = ((5, 7), (3, 4), (1, 2)),
+    queries: int = 9,
+    heads: int = 2,
+    channels: int = 8,
+    points: int = 3,
+) -> list[Tensor]:
+    value, locations, weights = randn(
+        (batch, sum(height * width for height, width in shapes), heads, channels),
+        (batch, queries, heads, len(shapes), points, 2),
+        (batch, queries, heads, len(shapes), points),
+    )
+    # Some are outside of the levels.
+    return [value, torch.tensor(shapes), 0.5 + 0.4 * locations, weights]
+
+
 def make_gated_convolution(batch: int = 2, grid: Grid = (5, 7), channels: int = 16) -> list[Tensor]:
     return [torch.randn(batch, *grid, 2 * channels), torch.randn(channels, 1, 3, 3) / 3, torch.randn(channels)]
 
@@ -230,6 +248,19 @@ OPERATORS = {
         dtypes=dict(cpu=ALL, cuda=ON_CUDA),
         full_precision=(3, 4, 5, 6, 8, 10, 11),
         constants=(8,),
+    ),
+    'deformable_attention': Operator(
+        deformable_attention,
+        make_deformable_attention,
+        [
+            dict(),
+            dict(shapes=((13, 20), (7, 10), (4, 5), (2, 3)), queries=300, heads=8, channels=32, points=4),
+            dict(shapes=((3, 4),), channels=37),
+            dict(batch=0),
+            dict(queries=0),
+        ],
+        dtypes=dict(cpu=ALL),
+        full_precision=(2, 3),
     ),
     'gated_convolution': Operator(
         gated_convolution,

@@ -28,12 +28,14 @@ from torch.utils._pytree import tree_map_only
 from bioattn_mm import mmcv_ops
 from bioattn_mm.mmcv_ops import regions
 from bioattn_mm.mmcv_ops.stand_ins import MMCV_EXT
+from bioattn_mm.ops.portable import portable_formulas
 from tests.needs import needs
 
 if mmcv._ext.__spec__.loader is not MMCV_EXT:
     pytest.skip('mmcv has its compiled ops here', allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
+FORMULA = 'mmcv.ops.multi_scale_deform_attn.multi_scale_deformable_attn_pytorch'
 
 
 @pytest.fixture(params=['cpu', pytest.param('cuda', marks=needs('GPU'))])
@@ -122,9 +124,39 @@ def test_deformable_attention(device: str) -> None:
     case = converted(IN_HALF_PRECISION['deformable_attention'], device)
 
     def expected(value: Tensor, locations: Tensor, weights: Tensor, shapes: Tensor, _: Tensor) -> Tensor:
-        return multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
+        return multi_scale_deformable_attn_pytorch.__wrapped__(value, shapes, locations, weights)
 
     torch.testing.assert_close(case(), gradients(expected, *case.args[1:]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('autocast', [False, True])
+def test_layer_of_deformable_attention_keeps_no_samples(device: str, autocast: bool, monkeypatch) -> None:
+    layer = ops.MultiScaleDeformableAttention(
+        32, num_heads=4, num_levels=2, num_points=8, dropout=0, batch_first=True
+    )
+    layer = layer.to(device)
+    shapes = torch.tensor([[6, 9], [3, 5]], device=device)
+    query, value, centres = torch.rand(2, 50, 32), torch.randn(2, 69, 32), torch.rand(2, 50, 2, 2)
+    query, value, centres = (tensor.to(device) for tensor in (query, value, centres))
+    numels = []
+
+    def run() -> list[Tensor]:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: (numels.append(t.numel()), t)[1], lambda t: t):
+            with torch.autocast(device, torch.bfloat16, enabled=autocast):
+                output = layer(query, value=value, reference_points=centres, spatial_shapes=shapes)
+        return [output, *torch.autograd.grad(output.square().sum(), [*layer.parameters()])]
+
+    results, num_samples = run(), 2 * 50 * 2 * 8 * 32
+    assert max(numels) < num_samples / 2, max(numels)
+    with portable_formulas():  # as an exporter
+        exported = run()
+    monkeypatch.setattr(FORMULA, multi_scale_deformable_attn_pytorch.__wrapped__)
+    expected = run()
+    assert max(numels) >= num_samples / 2
+    torch.testing.assert_close(exported, expected, rtol=0, atol=0)
+    for result, other in zip(results, expected, strict=True):
+        scale = other.abs().max().item()
+        torch.testing.assert_close(result, other, rtol=0, atol=scale * (4e-2 if autocast else 1e-5))
 
 
 def roi_pool_by_loops(maps: Tensor, rois: Tensor, bins: tuple[int, int], scale: float) -> Tensor:

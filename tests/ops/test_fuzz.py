@@ -42,6 +42,9 @@ SIZES = dict(
     mlps=(None, None, 1, 3),
     grid=LENGTHS,
     pooled_grid=(0, 1, 1, 2, 3),
+    shapes=([(1, 1)], [(5, 3)], [(9, 7), (4, 4)], [(1, 17), (2, 2), (3, 1)]),
+    queries=LENGTHS,
+    points=(1, 2, 4),
 )
 # Arguments beside the tensors.
 OTHERS: dict[str, Callable[[random.Random, list[Tensor]], dict]] = {
@@ -56,7 +59,7 @@ OTHERS: dict[str, Callable[[random.Random, list[Tensor]], dict]] = {
 
 def draw_sizes(draw: random.Random, operator: Operator) -> dict[str, object]:
     def length(name: str) -> int:
-        return 0 if draw.random() < 0.03 else draw.choice(SIZES[name])
+        return draw.choice(SIZES[name]) if name == 'shapes' or draw.random() >= 0.03 else 0
 
     names = [name for name in inspect.signature(operator.make).parameters if name in SIZES]
     return {name: (length(name), length(name)) if 'grid' in name else length(name) for name in names}

@@ -89,7 +89,18 @@ def test_a_step(launches: SimpleNamespace) -> None:
     for operator, number in dict(after_attention=21, aggregate=19, log_cpb_table=4).items():
         name = f'bioattn_mm::{operator}'
         assert forward[name] == backward[f'{name}_backward'] == number
-    assert counts['forward'].kernels() + counts['backward'].kernels() <= 1351
+    assert kernels_of(counts) <= 1351
+
+
+def kernels_of(counts: dict) -> int:
+    """Of the forward and the backward pass."""
+    return counts['forward'].kernels() + counts['backward'].kernels()
+
+
+@pytest.mark.parametrize(('name', 'limit'), {'ConViT-S': 1.31, 'GABViT-S': 1.34, 'PerViT-S': 3.15}.items())
+def test_a_step_of_plain_backbones_beside_vit(launches: SimpleNamespace, name: str, limit: float) -> None:
+    ours, vit = (kernels_of(launches.count_step(launches.STEPS[each]())) for each in (name, 'ViT-S'))
+    assert ours < limit * vit, (ours, vit)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,13 @@ def call(name: str, **changes: object) -> Tensor:
         ('log_cpb_table', dict(weight=torch.zeros(48)), r'weight must be .*, got shape \(48,\)'),
         ('gated_convolution', dict(x=torch.zeros(2, 5, 33)), r'x must be \(B, H, W, 2 C\), got shape \(2, 5, 33\)'),
         ('gated_convolution', dict(x_bias=torch.zeros(16)), r'x_bias must have shape \(32,\)'),
+        ('deformable_attention', dict(value=torch.zeros(2, 49, 8)), r'\(B, N, heads, d\), got shape \(2, 49, 8\)'),
+        ('deformable_attention', dict(shapes=torch.tensor([[5, 7], [3, 4], [1, 3]])), 'have the 49 tokens of value'),
+        (
+            'deformable_attention',
+            dict(shapes=torch.tensor([[5, 7], [7, 4], [1, -14]])),
+            'have the 49 tokens of value',
+        ),
         ('gelu_pool', dict(grid=(2, 0)), 'grid must be 1 x 1 or larger, got 2 x 0'),
         ('gelu_pool_norm', dict(grid=(0, 3)), 'grid must be 1 x 1 or larger, got 0 x 3'),
         ('gelu_pool_norm', dict(x=torch.zeros(2, 0, 3, 24)), r'x must be \(B, H, W, C\), got shape \(2, 0, 3, 24\)'),

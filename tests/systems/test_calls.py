@@ -62,3 +62,38 @@ def test_number_of_calls(name: str) -> None:
         backbone.eval()
         with torch.no_grad():
             assert calls_of(lambda: backbone(image)) < 1.1 * 2403
+
+
+class Layer(torch.nn.Linear):
+    """As an adapter derives it."""
+
+
+@pytest.mark.parametrize('called', ['hook', 'derived layer', 'of itself'])
+@pytest.mark.parametrize('system', [ConViT, GABViT])
+def test_what_is_computed_for_all_blocks_is_what_each_computes(system: type, called: str) -> None:
+    arch = dict(embed_dims=24, num_layers=4, num_heads=2)
+    arguments = dict(local_up_to_layer=3) if system is ConViT else dict(gaussian_per_head=True)
+    backbone = system(arch, out_indices=(1, 3), **arguments).double().eval()  # without dropout
+    for parameter in backbone.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    image = torch.randn(2, 3, 48, 80).double()
+
+    def values_and_gradients() -> list[torch.Tensor]:
+        outputs = backbone(image)
+        trained = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
+        return [*outputs, *torch.autograd.grad(sum(output.square().sum() for output in outputs), trained)]
+
+    arguments = backbone.arguments_of_blocks
+    together = values_and_gradients()
+    assert len(next(iter(arguments(backbone.embed(image))))) == (4 if system is ConViT else 1)
+    attn, inputs = backbone.blocks[0].attn, []
+    if called == 'hook':
+        attn.register_forward_pre_hook(lambda _, given: inputs.append(len(given)))
+    elif called == 'derived layer':
+        (attn.qk if system is ConViT else attn.rel_pos.mlp.fc1).__class__ = Layer
+    else:
+        backbone.arguments_of_blocks = lambda _: [()] * 4
+    torch.testing.assert_close(values_and_gradients(), together, rtol=1e-10, atol=1e-10)
+    assert inputs == ([1] if called == 'hook' else [])
+    if called != 'of itself':
+        assert not next(iter(arguments(backbone.embed(image))))

@@ -59,6 +59,12 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
   library.impl(
       "aggregated_attention_backward",
       boxed<checked<of_aggregated_attention::backward, check_aggregated_attention_backward>>);
+  library.impl(
+      "deformable_attention",
+      boxed<checked<cpu_kernel<&CpuKernels::deformable_attention_forward>, check_deformable_attention>>);
+  library.impl(
+      "deformable_attention_backward",
+      boxed<checked<cpu_kernel<&CpuKernels::deformable_attention_backward>, check_deformable_attention_backward>>);
   library.impl("gelu_pool", boxed<CpuBlock::gelu_pool>);
   library.impl("gelu_pool_backward", boxed<CpuBlock::gelu_pool_backward>);
   library.impl("log_cpb_table", boxed<checked<cpu_kernel<&CpuKernels::log_cpb_table_forward>, check_log_cpb_table>>);

@@ -36,6 +36,7 @@ const std::string kPeripheral =
     "Tensor conv_bias, Tensor norm_weight, Tensor norm_bias";
 const std::string kLogCPB =
     "Tensor vertical, Tensor horizontal, Tensor hidden_weight, Tensor hidden_bias, Tensor weight";
+const std::string kDeformable = "Tensor value, Tensor shapes, Tensor locations, Tensor weights";
 const std::string kRelativeBias = "Tensor query, Tensor key, Tensor value, Tensor bias";
 const std::string kOfRelativeBias = kRelativeBias + ", Tensor rows, Tensor weights, Tensor columns";
 const std::string kRounded = "Tensor output, Tensor logsumexp, Tensor rounding";
@@ -65,6 +66,10 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define(
       "cosine_attention_backward(Tensor grad_output, " + kCosine + ", " + kRounded +
       ") -> (Tensor query, Tensor key_value, Tensor pooled_key_value, " + kGradOfAttention + ")");
+  define("deformable_attention(" + kDeformable + ") -> Tensor output");
+  define(
+      "deformable_attention_backward(Tensor grad_output, " + kDeformable +
+      ") -> (Tensor value, Tensor locations, Tensor weights)");
   define("gated_convolution(Tensor x, Tensor? x_bias, Tensor weight, Tensor bias) -> Tensor output");
   define(
       "gated_convolution_backward(Tensor grad_output, Tensor x, Tensor? x_bias, Tensor weight, Tensor bias) -> "

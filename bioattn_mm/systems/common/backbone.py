@@ -4,7 +4,8 @@ A new backbone subclasses `PlainBackbone` (one stride) or `HierarchicalBackbone`
 in its own file everything that the rest of the package needs to know of it; see docs/adding_a_backbone.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 from mmengine.logging import print_log
@@ -300,14 +301,22 @@ class PlainBackbone(Backbone):
         """Change the tokens before block `index`: insert a class token, or halve the grid. By default unchanged."""
         return x
 
+    def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
+        """What each block takes after its tokens, given those of the first: by default nothing.
+
+        What depends on parameters and the grid alone is computed for all blocks at once here in training, where a GPU
+        would wait for the launches of each.
+        """
+        return repeat(())
+
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         x = self.embed(x)
         grid = x.shape[1:3]
-        for index, block in enumerate(self.blocks):
+        for index, (block, arguments) in enumerate(zip(self.blocks, self.arguments_of_blocks(x))):
             x = self.before_block(x, index)
             if x.ndim == 4:  # a class token leaves the grid as it was
                 grid = x.shape[1:3]
-            x = run_block(block, x, self.with_cp)
+            x = run_block(block, x, self.with_cp, *arguments)
             yield x, grid
 
     def norm_of_stage(self, stage: int) -> nn.Module:

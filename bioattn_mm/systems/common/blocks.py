@@ -29,9 +29,9 @@ class Block(nn.Module):
         self.mlp = mlp
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *of_attention: object) -> Tensor:
         """Tokens with the channels last, (B, H, W, C) or (B, N, C), to the same shape."""
-        x = x + through(self.drop_path, self.attn(self.norm1(x)))
+        x = x + through(self.drop_path, self.attn(self.norm1(x), *of_attention))
         return x + through(self.drop_path, self.mlp(self.norm2(x)))
 
 

@@ -1,14 +1,23 @@
-"""Whether others look at the calls of layers."""
+"""Whether others look at the calls of layers, and the parameters of layers that are not called."""
 
-from torch import nn
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
+
+from ...ops.portable import is_portable, is_traced, is_transformed
+
+HOOKS = [attrgetter(f'_{name}_hooks') for name in ('forward', 'forward_pre', 'backward', 'backward_pre')]
+# Layers below some modules: the path of each, its exact class (an adapter derives its own), and parameters of it.
+Layers = Sequence[tuple[tuple[str, ...], type, Iterable[str]]]
 
 
 def has_hooks(*modules: nn.Module) -> bool:
     """Whether a call of one of some modules is more than its forward pass."""
-    return any(
-        module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks
-        for module in modules
-    )
+    return any(any(map(hooks, modules)) for hooks in HOOKS)
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
@@ -17,3 +26,35 @@ def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     It is more for a layer of a derived class, such as a quantised one or one with adapters, and for one with hooks.
     """
     return type(layer) is kind and not has_hooks(layer)
+
+
+def is_eager(x: Tensor) -> bool:
+    """Whether nothing looks into the model that runs now, of which `x` are tokens."""
+    looks = is_traced() or is_portable() or is_transformed() or _has_any_global_hook()
+    return type(x) is Tensor and not looks and forward_ad._current_level < 0
+
+
+def parameters_of(modules: Sequence[nn.Module], wanted: Layers, *others: nn.Module) -> list[list[Tensor]] | None:
+    """Parameters of the same layers of several modules, of which none is called, and neither are the `others`.
+
+    Returns:
+        A column for each parameter, with that of each module; None where layers have to be called.
+    """
+    layers, columns = [*others], []
+    try:
+        for path, kind, names in wanted:
+            found = modules
+            for name in path:
+                found = [layer._modules[name] for layer in found]
+            if {*map(type, found)} != {kind}:
+                return None
+            layers += found
+            columns += [[layer._parameters[name] for layer in found] for name in names]
+    except KeyError:  # a replica of DataParallel has no parameters, and an ablation may lack one
+        return None
+    # A hook expects the call of its layer, and so does who has put another `forward` in its place.
+    if has_hooks(*layers) or [layer for layer in layers if 'forward' in layer.__dict__]:
+        return None
+    # Parameters of other types are parts of tensors, as FSDP2 has them.
+    others = [layer._parameters.values() for layer in others]
+    return columns if {*map(type, chain(*columns, *others))} <= {nn.Parameter, Tensor} else None

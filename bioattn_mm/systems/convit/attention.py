@@ -1,6 +1,8 @@
 """Gated positional self-attention of ConViT, its positional softmax factorised into rows and columns."""
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +11,12 @@ from torch import Tensor, nn
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
 from ...registry import MODELS
-from ..common.arguments import head_dims_of, weight_and_bias
+from ..common.arguments import full_precision, head_dims_of, weight_and_bias
 from ..common.attention_maps import AttentionMap, AttentionMaps
 from ..common.building import replace_by_zeros
-from ..common.heads import merge_heads, split_heads
+from ..common.grid import Grid
+from ..common.heads import split_heads
+from ..common.hooks import Layers, parameters_of
 from ..common.size_cache import SizeCache, SizeCaching
 
 
@@ -66,21 +70,26 @@ class GPSA(SizeCaching):
                 # -|offset - (column - centre, row - centre)|^2 without its constant, which the softmax cancels.
                 head.copy_(torch.tensor([2 * (column - centre), 2 * (row - centre), -1.0]) * self.locality_strength)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, H, W, C) to (B, H, W, C)."""
+    def forward(self, x: Tensor, *computed: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C); `computed` is of `computed_together`, if that was called."""
         grid = x.shape[1:3]
-        query, key = split_heads(self.qk(x), 2, self.num_heads)
-        (value,) = split_heads(self.v(x), 1, self.num_heads)
+        if computed:
+            weight, rows, columns, share = computed
+            query, key, value = split_heads(F.linear(x, weight), 3, self.num_heads)
+        else:
+            query, key = split_heads(self.qk(x), 2, self.num_heads)
+            (value,) = split_heads(self.v(x), 1, self.num_heads)
+            rows, columns, share = gated(*self.position_weights(grid), self.gating_param)
         content = F.scaled_dot_product_attention(query, key, value)  # (B, heads, N, d)
-        rows, columns = self.position_weights(grid)
         # One product over the columns and one over the rows, of the images and the other axis side by side.
         position = value.unflatten(2, grid).permute(1, 3, 0, 2, 4)  # (heads, W, B, H, d)
         sizes = position.shape
         position = (columns.to(value.dtype) @ position.flatten(2)).view(sizes).transpose(1, 3)  # (heads, H, B, W, d)
         sizes = position.shape
-        position = (rows.to(value.dtype) @ position.flatten(2)).view(sizes).permute(2, 0, 1, 3, 4).flatten(2, 3)
-        gate = self.gating_param.sigmoid()[:, None, None].to(value.dtype)
-        return self.proj(merge_heads(torch.lerp(content, position, gate), x.shape))
+        position = (rows.to(value.dtype) @ position.flatten(2)).view(sizes)
+        position = position.permute(2, 1, 3, 0, 4)  # (B, H, W, heads, d)
+        content = content.transpose(1, 2).unflatten(1, grid)
+        return self.proj(torch.addcmul(position, content, share.to(value.dtype)).flatten(3))
 
     def position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The factors `rows`, (heads, H, H), and `columns`, (heads, W, W), of the positional softmax on a grid.
@@ -90,15 +99,7 @@ class GPSA(SizeCaching):
         return self._position_weights.get(self.pos_proj, grid, partial(self._compute_position_weights, grid))
 
     def _compute_position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        weight, bias = weight_and_bias(self.pos_proj)
-        with without_autocast(weight):
-            horizontal, vertical, square = weight[:, :, None, None].unbind(1)
-            dy, dx = (offsets(length, weight.dtype, weight.device) for length in grid)
-            # The softmax cancels the bias. It is added all the same, because DistributedDataParallel fails if a
-            # parameter gets no gradient.
-            rows = dy * torch.addcmul(vertical, square, dy) + bias[:, None, None]
-            columns = dx * torch.addcmul(horizontal, square, dx)
-            return rows.softmax(-1), columns.softmax(-1)
+        return position_softmax(*weight_and_bias(self.pos_proj), grid)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """The maps 'content', 'position' and what the gate mixes, 'attention' (see `common.attention_maps`)."""
@@ -115,6 +116,42 @@ class GPSA(SizeCaching):
     def head_parameters(self) -> dict[str, list[float]]:
         """The gate of each head, sigmoid(g): the share of position in its attention."""
         return dict(gate=self.gating_param.sigmoid().tolist())
+
+
+def gated(rows: Tensor, columns: Tensor, gate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`GPSA.position_weights`, the rows multiplied by s(g), and 1 - s(g), (..., heads, 1), of gates (..., heads)."""
+    share = gate.sigmoid()[..., None]
+    return share[..., None] * rows, columns, 1 - share
+
+
+def position_softmax(weight: Tensor, bias: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """`GPSA.position_weights` of weights (..., heads, 3) and biases (..., heads)."""
+    with without_autocast(weight):
+        horizontal, vertical, square = weight[..., None, None].unbind(-3)
+        dy, dx = (offsets(length, weight.dtype, weight.device) for length in grid)
+        # The softmax cancels the bias. It is added all the same, because DistributedDataParallel fails if a parameter
+        # gets no gradient.
+        rows = dy * torch.addcmul(vertical, square, dy) + bias[..., None, None]
+        columns = dx * torch.addcmul(horizontal, square, dx)
+        return rows.softmax(-1), columns.softmax(-1)
+
+
+OF_ATTENTION: Layers = [
+    ((), GPSA, ('gating_param',)),
+    (('pos_proj',), nn.Linear, ('weight', 'bias')),
+    (('qk',), nn.Linear, ('weight',)),
+    (('v',), nn.Linear, ('weight',)),
+]
+
+
+def computed_together(layers: Sequence[nn.Module], grid: Grid, dtype: torch.dtype) -> Iterable[tuple[Tensor, ...]]:
+    """What `forward` of each of some layers takes after the tokens: one weight of all projections, and of `gated`."""
+    columns = parameters_of(layers, OF_ATTENTION)
+    if columns is None:
+        return repeat(())
+    gate, weight, bias, qk, v = map(torch.stack, columns)
+    position = gated(*position_softmax(full_precision(weight), full_precision(bias), grid), gate)
+    return zip(*(each.to(dtype).unbind() for each in (torch.cat((qk, v), 1), *position)))
 
 
 @cached_constant

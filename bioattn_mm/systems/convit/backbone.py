@@ -1,6 +1,7 @@
 """ConViT: Improving Vision Transformers with Soft Convolutional Inductive Biases (d'Ascoli et al., ICML 2021)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice, repeat
 
 import torch
 from timm.layers import Attention, to_2tuple, trunc_normal_
@@ -8,13 +9,15 @@ from torch import Tensor, nn
 
 from ...checkpoints import Release
 from ...errors import InputError
+from ...ops.arguments import autocast_dtype
 from ...registry import MODELS
 from ..common.attention_maps import AttentionMap, AttentionMaps, Recording
 from ..common.backbone import PlainBackbone
 from ..common.blocks import Block, FeedForward, init_linear, patch_embedding
 from ..common.building import build_layer, one_for_each
+from ..common.hooks import is_eager
 from ..common.position_embedding import PositionEmbedding
-from .attention import GPSA
+from .attention import GPSA, computed_together
 
 PATCH_SIZE = 16
 MLP_RATIO = 4
@@ -108,6 +111,13 @@ class ConViT(PlainBackbone):
 
     def embed(self, x: Tensor) -> Tensor:
         return self.pos_embed(self.patch_embed(x))
+
+    def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
+        local = self.blocks[: self.local_up_to_layer]
+        if not (local and torch.is_grad_enabled() and is_eager(x)):
+            return repeat(())
+        computed = computed_together([block.attn for block in local], tuple(x.shape[1:3]), autocast_dtype(x))
+        return chain(islice(computed, len(local)), repeat(()))
 
     def before_block(self, x: Tensor, index: int) -> Tensor:
         """Flatten the grid and prepend the class token before the first block without GPSA."""

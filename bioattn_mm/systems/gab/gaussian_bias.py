@@ -46,12 +46,15 @@ class GaussianBias(nn.Module):
 
     def table(self, grid: Grid) -> Tensor:
         """Bias of all offsets on a grid (height, width): float32 or float64 ([heads,] 2 H - 1, 2 W - 1)."""
-        amplitude, sigma = self.amplitude, self.sigma
-        squares = squared_distances(*grid, torch.promote_types(sigma.dtype, torch.float32), sigma.device)
-        amplitude, sigma = amplitude.to(squares.dtype), sigma.to(squares.dtype)
-        if self.per_head:
-            amplitude, sigma = amplitude[:, None, None], sigma[:, None, None]
-        return amplitude.square() * torch.exp(squares / (-2 * sigma.square()))
+        tables = gaussians(self.amplitude, self.sigma, grid)
+        return tables if self.per_head else tables[0]
+
+
+def gaussians(amplitude: Tensor, sigma: Tensor, grid: Grid) -> Tensor:
+    """Gaussians, float32 or float64 (..., 2 H - 1, 2 W - 1), of amplitudes and sigmas (...)."""
+    squares = squared_distances(*grid, torch.promote_types(sigma.dtype, torch.float32), sigma.device)
+    amplitude, sigma = (each[..., None, None].to(squares.dtype) for each in (amplitude, sigma))
+    return amplitude.square() * torch.exp(squares / (-2 * sigma.square()))
 
 
 @cached_constant

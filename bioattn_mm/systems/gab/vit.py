@@ -1,13 +1,18 @@
 """ViT with relative positions and Gaussian attention bias (Kim et al., BMVC 2023)."""
 
+from collections.abc import Iterable
+from itertools import repeat
+
+import torch
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
 from ...checkpoints import Release
 from ...registry import MODELS
 from ..common.backbone import PlainBackbone
-from ..common.blocks import Block, FeedForward, init_linear, patch_embedding
-from .vit_attention import GaussianRelPosAttention
+from ..common.blocks import Block, FeedForward, init_linear, patch_embedding, through
+from ..common.hooks import is_eager
+from .vit_attention import GaussianRelPosAttention, tables_of
 
 PATCH_SIZE = 16
 # Initial value of the learned scale of each branch, as in timm's models.
@@ -22,9 +27,9 @@ class GABBlock(Block):
         self.ls1 = LayerScale(embed_dims, LAYER_SCALE)
         self.ls2 = LayerScale(embed_dims, LAYER_SCALE)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.ls1.gamma * self.attn(self.norm1(x)))
-        return x + self.drop_path(self.ls2.gamma * self.mlp(self.norm2(x)))
+    def forward(self, x: Tensor, *table: Tensor) -> Tensor:
+        x = x + through(self.drop_path, self.ls1.gamma * self.attn(self.norm1(x), *table))
+        return x + through(self.drop_path, self.ls2.gamma * self.mlp(self.norm2(x)))
 
 
 @MODELS.register_module()
@@ -103,6 +108,11 @@ class GABViT(PlainBackbone):
 
     def embed(self, x: Tensor) -> Tensor:
         return self.patch_embed(x)
+
+    def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
+        if not torch.is_grad_enabled() or self.with_cp or not is_eager(x):
+            return repeat(())
+        return tables_of([block.attn for block in self.blocks], tuple(x.shape[1:3]))
 
     def embedding_modules(self) -> list[nn.Module]:
         return [self.patch_embed]

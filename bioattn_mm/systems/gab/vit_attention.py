@@ -1,6 +1,8 @@
 """GAB for plain ViTs: timm's attention, whose position bias is an MLP of the offset, with a Gaussian bias added."""
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +17,9 @@ from ..common.arguments import head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.grid import Grid
 from ..common.heads import split_heads
+from ..common.hooks import Layers, parameters_of
 from ..common.size_cache import SizeCache, SizeCaching
-from .gaussian_bias import GaussianBias
+from .gaussian_bias import GaussianBias, gaussians
 
 # timm's MLP of the offset has this width and dropout.
 HIDDEN_DIMS, DROPOUT = 128, 0.125
@@ -74,11 +77,11 @@ class GaussianRelPosAttention(nn.Module):
         self.rel_pos = GaussianRelPosMlp(num_heads, sigma, amplitude, gaussian_per_head)
         self.proj = nn.Linear(embed_dims, embed_dims)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, H, W, C) to (B, H, W, C)."""
+    def forward(self, x: Tensor, table: Tensor | None = None) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C); `table` is that of the bias, if it is computed already."""
         batch, height, width, channels = x.shape
         qkv = self.qkv(x).reshape(batch, height, width, 3, self.num_heads, channels // self.num_heads)
-        table = self.rel_pos.table((height, width))
+        table = self.rel_pos.table((height, width)) if table is None else table
         output = relative_bias_attention(*qkv.unbind(3), table, self.scale)  # (B, H, W, heads, d)
         return self.proj(output.flatten(3))
 
@@ -98,3 +101,27 @@ class GaussianRelPosAttention(nn.Module):
     def head_parameters(self) -> dict[str, list[float]]:
         """Those of the Gaussian, see `GaussianBias`."""
         return self.rel_pos.gaussian.head_parameters()
+
+
+OF_TABLES: Layers = [
+    ((), GaussianRelPosAttention, ()),
+    (('rel_pos',), GaussianRelPosMlp, ()),
+    (('rel_pos', 'mlp'), Mlp, ()),
+    (('rel_pos', 'mlp', 'fc1'), nn.Linear, ('weight', 'bias')),
+    (('rel_pos', 'mlp', 'fc2'), nn.Linear, ('weight', 'bias')),
+    (('rel_pos', 'gaussian'), GaussianBias, ('amplitude', 'sigma')),
+]
+
+
+def tables_of(layers: Sequence[nn.Module], grid: Grid) -> Iterable[tuple[Tensor, ...]]:
+    """What `forward` of each of some layers takes after the tokens, computed together in training."""
+    columns = parameters_of(layers, OF_TABLES)
+    if columns is None or len({layer.rel_pos.training for layer in layers}) > 1:  # some are frozen
+        return repeat(())
+    first_weight, first_bias, weight, bias, amplitude, sigma = map(torch.stack, columns)
+    with without_autocast(weight):
+        offsets = log_offsets(*grid, weight.dtype, weight.device).flatten(0, 1).expand(len(layers), -1, -1)
+        hidden = torch.baddbmm(first_bias[:, None], offsets, first_weight.mT).relu()
+        learned = torch.baddbmm(bias[:, None], F.dropout(hidden, DROPOUT, layers[0].rel_pos.training), weight.mT)
+        of_offsets = gaussians(amplitude, sigma, grid)  # (layers, heads or 1, 2 H - 1, 2 W - 1)
+        return zip((learned.mT.unflatten(2, of_offsets.shape[2:]) + of_offsets).unbind())

@@ -8,14 +8,11 @@ a stage in each forward pass.
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
-from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
-from torch.autograd import forward_ad
-from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.checkpoint import checkpoint
 
 from ...ops.add_norm import MAX_CHANNELS, MIN_CHANNELS, add_norm
@@ -23,18 +20,18 @@ from ...ops.arguments import autocast_dtype, without_autocast
 from ...ops.backends import choose_backend
 from ...ops.constants import cached_constant
 from ...ops.gated_convolution import gated_convolution
-from ...ops.portable import is_portable, is_traced, is_transformed, size_of_cells
+from ...ops.portable import size_of_cells
 from ...ops.registration import call
 from ..common.blocks import Block, run_block
+from ..common.hooks import Layers, is_eager, parameters_of
 from .attention import AggregatedAttention, LengthScaledAttention, ScaledCosineQuery
 from .conv_glu import ConvGLU
 from .half_precision import LayerNorm, copies_of
 from .position_bias import LogCPB, tables_of
 
-# Layers of a block: the path of each, its exact class (an adapter derives its own), and the parameters that operators
-# take of it, each with its dtype there: 'branch', that of the branches, 'norm', that of the norms, 'pool norm', or
-# 'full', float32 or, where branches are float64, float64. They come in this order: slices of columns count on it.
-Layers = list[tuple[tuple[str, ...], type, dict[str, str]]]
+# The layers of a block, and the parameters that operators take of each, with their dtypes there: 'branch', that of
+# the branches, 'norm', that of the norms, 'pool norm', or 'full', float32 or, where branches are float64, float64.
+# They come in this order: slices of columns count on it.
 BRANCH, NORM, FULL = (dict(weight=kind, bias=kind) for kind in ('branch', 'norm', 'full'))
 EVERY: Layers = [
     ((), Block, {}),
@@ -60,7 +57,6 @@ OF_LOG_CPB: Layers = [
     (('attn', 'position_bias', 'fc1'), nn.Linear, FULL),
     (('attn', 'position_bias', 'fc2'), nn.Linear, FULL),
 ]
-HOOKS = [attrgetter(f'_{name}_hooks') for name in ('forward', 'forward_pre', 'backward', 'backward_pre')]
 
 
 class Blocks(nn.ModuleList):
@@ -77,7 +73,7 @@ class Blocks(nn.ModuleList):
 
     def forward(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
         """Tokens, (B, H, W, C), to the `norm` of the last block's tokens."""
-        columns = parameters_of(self, norm, x) if _may_be_operators(x) else None
+        columns = columns_of(self, norm, x) if _may_be_operators(x) else None
         if columns is not None:
             return self._operators(x, norm, columns)
         for block in self:
@@ -98,15 +94,10 @@ class Blocks(nn.ModuleList):
 
 def _may_be_operators(x: Tensor) -> bool:
     """Whether nothing looks into the model that runs now, and the device has compiled operators."""
-    return (
-        type(x) is Tensor
-        and not (is_traced() or is_portable() or is_transformed() or _has_any_global_hook())
-        and forward_ad._current_level < 0
-        and choose_backend(x.device, None) != 'reference'
-    )
+    return is_eager(x) and choose_backend(x.device, None) != 'reference'
 
 
-def parameters_of(stage: Blocks, norm: nn.LayerNorm, x: Tensor) -> list[list[Tensor]] | None:
+def columns_of(stage: Blocks, norm: nn.LayerNorm, x: Tensor) -> list[list[Tensor]] | None:
     """What operators take of the layers: a column for each parameter, with that of each block.
 
     The first two, those of `norm1`, end with the parameters of the norm after the blocks.
@@ -114,33 +105,18 @@ def parameters_of(stage: Blocks, norm: nn.LayerNorm, x: Tensor) -> list[list[Ten
     Returns:
         The columns, in the dtypes that operators take; None where layers have to be called.
     """
-    blocks, layers, columns, kinds = [*stage._modules.values()], [norm], [], []
+    blocks = [*stage._modules.values()]
     attn = getattr(blocks[0], 'attn', None)
     aggregates = type(attn) is AggregatedAttention
     wanted = EVERY + (OF_AGGREGATION if aggregates else OF_ALL_PAIRS)
     wanted += OF_LOG_CPB if type(getattr(attn, 'position_bias', None)) is LogCPB else []
-    try:
-        for path, kind, names in wanted:
-            found = blocks
-            for name in path:
-                found = [layer._modules[name] for layer in found]
-            if {*map(type, found)} != {kind}:
-                return None
-            layers += found
-            columns += [[layer._parameters[name] for layer in found] for name in names]
-            kinds += names.values()
-    except KeyError:  # a replica of DataParallel has no parameters, and an ablation may lack one
-        return None
-    # A hook expects the call of its layer, and so does who has put another `forward` in its place.
-    if any(any(map(hooks, layers)) for hooks in HOOKS) or [layer for layer in layers if 'forward' in layer.__dict__]:
-        return None
-    is_known = type(norm) is LayerNorm and _are_alike(blocks, norm.eps, aggregates)
+    columns = parameters_of(blocks, wanted, norm)
+    is_known = columns and type(norm) is LayerNorm and _are_alike(blocks, norm.eps, aggregates)
     if not (is_known and _fits_kernels(blocks[0], aggregates, x)):
         return None
     columns[0] += [norm.weight]
     columns[1] += [norm.bias]
-    # Parameters of other types are parts of tensors, as FSDP2 has them.
-    return _in_their_dtypes(columns, kinds, x) if {*map(type, chain(*columns))} <= {nn.Parameter, Tensor} else None
+    return _in_their_dtypes(columns, [kind for *_, kinds in wanted for kind in kinds.values()], x)
 
 
 def _are_alike(blocks: list[Block], eps: float, aggregates: bool) -> bool:

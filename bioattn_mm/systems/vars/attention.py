@@ -35,7 +35,7 @@ THRESHOLDS = {'soft': soft_threshold, 'gelu': gelu_threshold}
 
 
 def sparse_codes(
-    gram: Callable[[Tensor], Tensor],
+    advance: Callable[[Tensor], Tensor],
     target: Tensor,
     step: Tensor,
     penalty: Tensor | float,
@@ -45,7 +45,7 @@ def sparse_codes(
     """Proximal gradient steps on `|x - P u|^2 / 2 + penalty |u|_1` (VARS, eq. 10 and 12), the first from u = 0.
 
     Args:
-        gram: Multiplies a state by P^T P.
+        advance: A step without the penalty: of u, `u - step * (P^T P u - target)`.
         target: P^T x, of any shape, which is that of the states: the first without a penalty (section 3.4).
         step: Length of the steps after the first, 1. With the soft threshold the objective never rises if it is at
             most 2 / (largest eigenvalue of P^T P).
@@ -55,8 +55,9 @@ def sparse_codes(
     """
     codes = threshold(target, penalty)
     yield codes
+    penalty = step * penalty
     for _ in range(num_steps):
-        codes = threshold(codes - step * (gram(codes) - target), step * penalty)
+        codes = threshold(advance(codes), penalty)
         yield codes
 
 
@@ -265,7 +266,12 @@ class SparseReconstructionAttention(SparseReconstruction):
             gram = gamma @ gram @ gamma
             step = self.step_scale.to(value.dtype) / bound
             penalty = self.sparsity_scale.to(value.dtype) * penalty
-        return sparse_codes(lambda codes: gram @ codes, target, step, penalty, self.num_steps, self.threshold)
+        # All of a step that does not depend on the codes is computed once.
+        matrix = torch.addcmul(_identity(gram.shape[-1], gram.dtype, gram.device), step, gram, value=-1)
+        constant = step * target
+        return sparse_codes(
+            lambda codes: constant + matrix @ codes, target, step, penalty, self.num_steps, self.threshold
+        )
 
     def decode(self, dictionary: Tensor, codes: Tensor) -> Tensor:
         return dictionary @ codes
@@ -283,6 +289,11 @@ class SparseReconstructionAttention(SparseReconstruction):
         heads, _, num_columns = static.shape
         static = static.transpose(0, 1).reshape(*self.static_grid, heads * num_columns)
         return resize_bicubic(static, grid).reshape(-1, heads, num_columns).transpose(0, 1)
+
+
+@cached_constant
+def _identity(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.eye(size, dtype=dtype, device=device)
 
 
 @MODELS.register_module()
@@ -402,14 +413,14 @@ class ConvolutionalSparseReconstruction(SparseReconstruction, FourierKernels):
         # The circular convolution of a channel with its kernels.
         target = torch.fft.irfft2(torch.fft.rfft2(value[:, :, None]) * dictionary, s=grid)
 
-        def gram(codes: Tensor) -> Tensor:
+        def advance(codes: Tensor) -> Tensor:
             # Not the convolution of what `decode` gives: the half-spectra of the release have parts that belong to no
             # real kernel, which the transform to a real image would drop, and its results depend on them.
             transform = (torch.fft.rfft2(codes) * conjugate).sum(2, keepdim=True)
-            return torch.fft.irfft2(transform * dictionary, s=grid)
+            return codes - step * (torch.fft.irfft2(transform * dictionary, s=grid) - target)
 
         step = self.step_bound(dictionary).reciprocal()
-        return sparse_codes(gram, target, step, self.sparsity, self.num_steps, self.threshold)
+        return sparse_codes(advance, target, step, self.sparsity, self.num_steps, self.threshold)
 
     def decode(self, dictionary: Tensor, codes: Tensor) -> Tensor:
         """P u, a sum over the kernels: (B, C, H, W)."""

@@ -233,9 +233,9 @@ def test_a_replica_without_parameters_is_no_other_model() -> None:
     backbone = model()
     step(backbone)
     stage, x = backbone.stages[0], torch.zeros(1, 8, 8, 24)
-    assert blocks.parameters_of(stage.blocks, stage.norm, x) is not None
+    assert blocks.columns_of(stage.blocks, stage.norm, x) is not None
     replica = replica_of(stage)
-    assert blocks.parameters_of(replica.blocks, replica.norm, x) is None
+    assert blocks.columns_of(replica.blocks, replica.norm, x) is None
 
 
 def test_there_is_no_second_derivative() -> None:

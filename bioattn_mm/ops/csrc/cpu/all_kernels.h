@@ -3,6 +3,7 @@
 
 #include "add_norm_cpu.h"
 #include "aggregated_attention_cpu.h"
+#include "deformable_attention_cpu.h"
 #include "gated_convolution_cpu.h"
 #include "gelu_pool_cpu.h"
 #include "log_cpb_cpu.h"
@@ -17,6 +18,8 @@ CpuKernels make_kernels() {
       add_norm::backward,
       aggregated_attention::forward,
       aggregated_attention::backward,
+      deformable_attention::forward,
+      deformable_attention::backward,
       gated_convolution::forward,
       gated_convolution::backward,
       gelu_pool::forward,

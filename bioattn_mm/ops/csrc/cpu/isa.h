@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../aggregated_attention.h"
+#include "../deformable_attention.h"
 #include "../gated_convolution.h"
 #include "../gelu_pool.h"
 #include "../layer_norm.h"
@@ -41,6 +42,8 @@ struct CpuKernels {
   AddNormBackward* add_norm_backward;
   AttentionForward* attention_forward;
   AttentionBackward* attention_backward;
+  DeformableForward* deformable_attention_forward;
+  DeformableBackward* deformable_attention_backward;
   GatedConvolutionForward* gated_convolution_forward;
   GatedConvolutionBackward* gated_convolution_backward;
   GeluPoolForward* gelu_pool_forward;
