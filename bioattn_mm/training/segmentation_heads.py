@@ -59,11 +59,9 @@ class _InParts(torch.autograd.Function):
         weights = weights.to(precise)
         low, high, share = _rows(logits.shape[2], height, align_corners)
         firsts, lasts = low.tolist(), high.tolist()
-        low, high, share = (
-            low.to(logits.device),
-            high.to(logits.device),
-            share.to(logits.device, precise)[:, None, None],
-        )
+        # The processor does not wait for these copies.
+        low, high = (rows.to(logits.device, non_blocking=True) for rows in (low, high))
+        share = share[:, None, None].to(logits.device, precise, non_blocking=True)
         # Classes last: what is resized and compared together is together in memory.
         logits_last = logits.permute(0, 2, 3, 1).contiguous()
         trains = ctx.needs_input_grad[0]

@@ -82,8 +82,10 @@ class PeripheralPosition(nn.Module):
             # Variance as mean of squares minus square of mean: float64, because the difference loses digits.
             exact = plane.double()
             means = _window_mean(torch.stack((exact, exact * exact)), (height // 2 + 2, width // 2 + 2))
-            scale = weight[:, None, None] * ((means[1] - means[0] * means[0]).clamp(min=0) + self.norm1.eps).rsqrt()
-            return plane, scale.to(plane.dtype), (bias[:, None, None] - means[0] * scale).to(plane.dtype)
+            mean, mean_of_squares = means.unbind()
+            variance = (mean_of_squares - mean * mean).relu()
+            scale = weight[:, None, None] * (variance + self.norm1.eps).rsqrt()
+            return plane, scale.to(plane.dtype), (bias[:, None, None] - mean * scale).to(plane.dtype)
 
     def forward(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
         """log Phi_p of the queries in some rows and columns, slices with start and stop: (heads, queries, H * W)."""

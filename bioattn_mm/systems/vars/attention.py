@@ -28,7 +28,7 @@ def soft_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
 
 def gelu_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
     """sign(x) GELU(|x| - threshold), the release's smooth version in VARS-D and VARS-SD."""
-    return x.sign() * F.gelu(x.abs() - threshold)
+    return x.detach().sign() * F.gelu(x.abs() - threshold)  # the sign has no gradient
 
 
 THRESHOLDS = {'soft': soft_threshold, 'gelu': gelu_threshold}
@@ -260,17 +260,17 @@ class SparseReconstructionAttention(SparseReconstruction):
         transposed = dictionary.transpose(-2, -1)
         gram, target = transposed @ dictionary, transposed @ value
         bound, penalty = self.step_bound(gram), self.sparsity
-        step = bound.reciprocal()
-        if self.is_learned:
+        if not self.is_learned:
+            step = bound.reciprocal()
+        else:
             gamma = self.gram_weight.to(value.dtype)
             gram = gamma @ gram @ gamma
             step = self.step_scale.to(value.dtype) / bound
             penalty = self.sparsity_scale.to(value.dtype) * penalty
-        # All of a step that does not depend on the codes is computed once.
-        matrix = torch.addcmul(_identity(gram.shape[-1], gram.dtype, gram.device), step, gram, value=-1)
-        constant = step * target
+        # Of a step, codes - step * (gram @ codes - target), both products are computed once.
+        matrix, constant = -step * gram, step * target
         return sparse_codes(
-            lambda codes: constant + matrix @ codes, target, step, penalty, self.num_steps, self.threshold
+            lambda codes: constant + codes + matrix @ codes, target, step, penalty, self.num_steps, self.threshold
         )
 
     def decode(self, dictionary: Tensor, codes: Tensor) -> Tensor:
@@ -289,11 +289,6 @@ class SparseReconstructionAttention(SparseReconstruction):
         heads, _, num_columns = static.shape
         static = static.transpose(0, 1).reshape(*self.static_grid, heads * num_columns)
         return resize_bicubic(static, grid).reshape(-1, heads, num_columns).transpose(0, 1)
-
-
-@cached_constant
-def _identity(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.eye(size, dtype=dtype, device=device)
 
 
 @MODELS.register_module()
