@@ -2,9 +2,9 @@
 """Systems against their formulas as they are written (`formulas.py`): time and peak memory, in one process.
 
 TransNeXt-Tiny and PerViT-Tiny are whole backbones; of ConViT-Tiny, GABViT-Small and TransNeXt-Tiny's last stage it is
-one layer. The first layer of RVT-Ti with VARS or Performer is measured beside that with softmax attention. At a new
-size what depends on the size alone is computed, which is kept for the next image. Beyond some size a formula takes
-minutes and tens of GB, and is not run.
+one layer, and one of DINO's encoder. The first layer of RVT-Ti with VARS or Performer is measured beside that with
+softmax attention. At a new size what depends on the size alone is computed, which is kept for the next image. Beyond
+some size a formula takes minutes and tens of GB, and is not run.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,20 @@ from math import ceil
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from formulas import unique_coordinates, written_out
 from measure import gains, make_parser, measure_with, print_header, print_row, print_title, sides_of, training_step
-from torch import nn
+from torch import Tensor, nn
 
 from bioattn_mm.systems.convit import GPSA, ConViT
 from bioattn_mm.systems.gab import GABViT, GaussianRelPosAttention
 from bioattn_mm.systems.pervit import PerViT
 from bioattn_mm.systems.transnext import LengthScaledAttention, LogCPB, TransNeXt
 from bioattn_mm.systems.vars import VARS
+
+# isort: split
+# After bioattn_mm, which lets it be imported without compiled operators.
+from mmcv.ops import MultiScaleDeformableAttention
 
 
 def convit_layer() -> nn.Module:
@@ -43,6 +48,27 @@ def transnext_layer(mode: str) -> nn.Module:
 
 def vars_layer(attention: str) -> nn.Module:
     return VARS('rvt-tiny', attention, out_indices=(0,)).blocks[0].attn
+
+
+class DeformableLayer(MultiScaleDeformableAttention):
+    """Self-attention of DINO's encoder, of four levels: tokens (1, H, W, 256) of stride 8, and their averages."""
+
+    def __init__(self) -> None:
+        super().__init__(num_heads=8, num_levels=4, num_points=4, dropout=0, batch_first=True)
+        self.proj = self.output_proj
+
+    def forward(self, x: Tensor) -> Tensor:
+        levels = [x.permute(0, 3, 1, 2)]
+        for _ in range(3):
+            levels.append(F.avg_pool2d(levels[-1], 2, ceil_mode=True))
+        shapes = torch.tensor([level.shape[2:] for level in levels], device=x.device)
+        tokens = torch.cat([level.flatten(2) for level in levels], 2).transpose(1, 2)
+        centres = [
+            torch.stack(torch.meshgrid(*((torch.arange(n) + 0.5) / n for n in shape), indexing='ij')[::-1], -1)
+            for shape in shapes.tolist()
+        ]
+        centres = torch.cat([each.flatten(0, 1) for each in centres]).to(x)[None, :, None].expand(-1, -1, 4, -1)
+        return super().forward(tokens, value=tokens, reference_points=centres, spatial_shapes=shapes)
 
 
 class Case(NamedTuple):
@@ -72,6 +98,7 @@ CASES = (
     ),
     Case('convit', 'GPSA', convit_layer, 16, (*SQUARES, '800x1344'), (1344, 1344)),
     Case('pervit', '', partial(PerViT, 'tiny'), 0, SQUARES, (1024, 512), keeps=True),
+    Case('deformable', "a layer of DINO's encoder", DeformableLayer, 8, IMAGES[:2], (1333, 1333)),
     Case('gab', 'a layer', gab_layer, 16, IMAGES, (1333, 1333)),
     Case('transnext-stage-4', 'extrapolated', partial(transnext_layer, 'extrapolate'), 32, IMAGES, (2666, 2666)),
     Case(

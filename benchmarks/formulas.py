@@ -23,6 +23,10 @@ from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from bioattn_mm.systems.pervit.attention import GRID_STEP, KEY_MARGIN
 from bioattn_mm.systems.transnext import LengthScaledAttention, LogCPB, attention, blocks, conv_glu
 
+# isort: split
+# After bioattn_mm, which lets it be imported without compiled operators.
+from mmcv.ops import multi_scale_deform_attn
+
 Grid = tuple[int, int]
 
 
@@ -165,6 +169,7 @@ def attention_with_bias(
     return layer.proj(output.transpose(1, 2).reshape(*query.shape[:3], -1))
 
 
+NAME = 'multi_scale_deformable_attn_pytorch'
 # Functions of each system, and the formulas that replace them.
 FORMULAS = {
     'transnext': (
@@ -176,6 +181,8 @@ FORMULAS = {
         (blocks, '_may_be_operators', lambda x: False),
     ),
     'convit': ((GPSA, 'forward', gpsa),),
+    # mmcv's, which `mmcv_ops.patches` replaces.
+    'deformable': ((multi_scale_deform_attn, NAME, getattr(multi_scale_deform_attn, NAME).__wrapped__),),
     'pervit': ((PeripheralAttention, 'forward', peripheral_attention),),
     'gab': ((GaussianRelPosAttention, 'forward', gaussian_attention),),
     'transnext-stage-4': ((LengthScaledAttention, 'forward', length_scaled_attention),),

@@ -68,7 +68,7 @@ class Layer(torch.nn.Linear):
     """As an adapter derives it."""
 
 
-@pytest.mark.parametrize('called', ['hook', 'derived layer', 'of itself'])
+@pytest.mark.parametrize('called', ['hook', 'hook of the block', 'derived layer', 'of itself'])
 @pytest.mark.parametrize('system', [ConViT, GABViT])
 def test_what_is_computed_for_all_blocks_is_what_each_computes(system: type, called: str) -> None:
     arch = dict(embed_dims=24, num_layers=4, num_heads=2)
@@ -89,6 +89,8 @@ def test_what_is_computed_for_all_blocks_is_what_each_computes(system: type, cal
     attn, inputs = backbone.blocks[0].attn, []
     if called == 'hook':
         attn.register_forward_pre_hook(lambda _, given: inputs.append(len(given)))
+    elif called == 'hook of the block':  # as FSDP2 has one
+        backbone.blocks[0].register_forward_hook(lambda *_: None)
     elif called == 'derived layer':
         (attn.qk if system is ConViT else attn.rel_pos.mlp.fc1).__class__ = Layer
     else:

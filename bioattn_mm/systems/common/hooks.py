@@ -35,10 +35,11 @@ def is_eager(x: Tensor) -> bool:
 
 
 def parameters_of(modules: Sequence[nn.Module], wanted: Layers, *others: nn.Module) -> list[list[Tensor]] | None:
-    """Parameters of the same layers of several modules, of which none is called, and neither are the `others`.
+    """Parameters of the same layers of several modules, to compute with them instead of calling the layers.
 
     Returns:
-        A column for each parameter, with that of each module; None where layers have to be called.
+        A column for each parameter, with that of each module; None where a layer, or one of the `others`, is more
+        than its class, such as one with hooks: then all have to be called.
     """
     layers, columns = [*others], []
     try:

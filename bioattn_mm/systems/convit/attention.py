@@ -144,9 +144,9 @@ OF_ATTENTION: Layers = [
 ]
 
 
-def computed_together(layers: Sequence[nn.Module], grid: Grid, dtype: torch.dtype) -> Iterable[tuple[Tensor, ...]]:
-    """What `forward` of each of some layers takes after the tokens: one weight of all projections, and of `gated`."""
-    columns = parameters_of(layers, OF_ATTENTION)
+def computed_together(blocks: Sequence[nn.Module], grid: Grid, dtype: torch.dtype) -> Iterable[tuple[Tensor, ...]]:
+    """What `forward` of the `attn` of each block takes: one weight of all projections, and those of `gated`."""
+    columns = parameters_of([block.attn for block in blocks], OF_ATTENTION, *blocks)
     if columns is None:
         return repeat(())
     gate, weight, bias, qk, v = map(torch.stack, columns)

@@ -116,7 +116,7 @@ class ConViT(PlainBackbone):
         local = self.blocks[: self.local_up_to_layer]
         if not (local and torch.is_grad_enabled() and is_eager(x)):
             return repeat(())
-        computed = computed_together([block.attn for block in local], tuple(x.shape[1:3]), autocast_dtype(x))
+        computed = computed_together(local, tuple(x.shape[1:3]), autocast_dtype(x))
         return chain(islice(computed, len(local)), repeat(()))
 
     def before_block(self, x: Tensor, index: int) -> Tensor:

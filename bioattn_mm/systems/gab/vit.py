@@ -112,7 +112,7 @@ class GABViT(PlainBackbone):
     def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
         if not torch.is_grad_enabled() or self.with_cp or not is_eager(x):
             return repeat(())
-        return tables_of([block.attn for block in self.blocks], tuple(x.shape[1:3]))
+        return tables_of(self.blocks, tuple(x.shape[1:3]))
 
     def embedding_modules(self) -> list[nn.Module]:
         return [self.patch_embed]

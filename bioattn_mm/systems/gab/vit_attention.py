@@ -113,9 +113,10 @@ OF_TABLES: Layers = [
 ]
 
 
-def tables_of(layers: Sequence[nn.Module], grid: Grid) -> Iterable[tuple[Tensor, ...]]:
-    """What `forward` of each of some layers takes after the tokens, computed together in training."""
-    columns = parameters_of(layers, OF_TABLES)
+def tables_of(blocks: Sequence[nn.Module], grid: Grid) -> Iterable[tuple[Tensor, ...]]:
+    """What `forward` of the `attn` of each of some blocks takes after the tokens, computed together in training."""
+    layers = [block.attn for block in blocks]
+    columns = parameters_of(layers, OF_TABLES, *blocks)
     if columns is None or len({layer.rel_pos.training for layer in layers}) > 1:  # some are frozen
         return repeat(())
     first_weight, first_bias, weight, bias, amplitude, sigma = map(torch.stack, columns)
