@@ -99,3 +99,10 @@ def test_what_is_computed_for_all_blocks_is_what_each_computes(system: type, cal
     assert inputs == ([1] if called == 'hook' else [])
     if called != 'of itself':
         assert not next(iter(arguments(backbone.embed(image))))
+
+
+@pytest.mark.parametrize('system', [ConViT, GABViT])
+def test_frozen_blocks_keep_nothing_for_a_backward_pass(system: type) -> None:
+    arch = dict(embed_dims=24, num_layers=12, num_heads=2)
+    first, last = system(arch, out_indices=(1, 3), frozen_stages=1).train()(torch.randn(2, 3, 48, 80))
+    assert last.requires_grad and not first.requires_grad

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 
+import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
@@ -59,3 +60,11 @@ def parameters_of(modules: Sequence[nn.Module], wanted: Layers, *others: nn.Modu
     # Parameters of other types are parts of tensors, as FSDP2 has them.
     others = [layer._parameters.values() for layer in others]
     return columns if {*map(type, chain(*columns, *others))} <= {nn.Parameter, Tensor} else None
+
+
+def stacked_parameters(modules: Sequence[nn.Module], wanted: Layers, *others: nn.Module) -> list[Tensor] | None:
+    """The columns of `parameters_of` as tensors; None also where some are frozen, whose layers need no gradients."""
+    columns = parameters_of(modules, wanted, *others)
+    if columns is None or not all(parameter.requires_grad for parameter in chain(*columns)):
+        return None
+    return [torch.stack(column) for column in columns]

@@ -16,7 +16,7 @@ from ..common.attention_maps import AttentionMap, AttentionMaps
 from ..common.building import replace_by_zeros
 from ..common.grid import Grid
 from ..common.heads import split_heads
-from ..common.hooks import Layers, parameters_of
+from ..common.hooks import Layers, stacked_parameters
 from ..common.size_cache import SizeCache, SizeCaching
 
 
@@ -146,10 +146,10 @@ OF_ATTENTION: Layers = [
 
 def computed_together(blocks: Sequence[nn.Module], grid: Grid, dtype: torch.dtype) -> Iterable[tuple[Tensor, ...]]:
     """What `forward` of the `attn` of each block takes: one weight of all projections, and those of `gated`."""
-    columns = parameters_of([block.attn for block in blocks], OF_ATTENTION, *blocks)
-    if columns is None:
+    stacked = stacked_parameters([block.attn for block in blocks], OF_ATTENTION, *blocks)
+    if stacked is None:
         return repeat(())
-    gate, weight, bias, qk, v = map(torch.stack, columns)
+    gate, weight, bias, qk, v = stacked
     position = gated(*position_softmax(full_precision(weight), full_precision(bias), grid), gate)
     return zip(*(each.to(dtype).unbind() for each in (torch.cat((qk, v), 1), *position)))
 

@@ -17,7 +17,7 @@ from ..common.arguments import head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.grid import Grid
 from ..common.heads import split_heads
-from ..common.hooks import Layers, parameters_of
+from ..common.hooks import Layers, stacked_parameters
 from ..common.size_cache import SizeCache, SizeCaching
 from .gaussian_bias import GaussianBias, gaussians
 
@@ -116,10 +116,10 @@ OF_TABLES: Layers = [
 def tables_of(blocks: Sequence[nn.Module], grid: Grid) -> Iterable[tuple[Tensor, ...]]:
     """What `forward` of the `attn` of each of some blocks takes after the tokens, computed together in training."""
     layers = [block.attn for block in blocks]
-    columns = parameters_of(layers, OF_TABLES, *blocks)
-    if columns is None or len({layer.rel_pos.training for layer in layers}) > 1:  # some are frozen
+    stacked = stacked_parameters(layers, OF_TABLES, *blocks)
+    if stacked is None or len({layer.rel_pos.training for layer in layers}) > 1:  # some have dropout
         return repeat(())
-    first_weight, first_bias, weight, bias, amplitude, sigma = map(torch.stack, columns)
+    first_weight, first_bias, weight, bias, amplitude, sigma = stacked
     with without_autocast(weight):
         offsets = log_offsets(*grid, weight.dtype, weight.device).flatten(0, 1).expand(len(layers), -1, -1)
         hidden = torch.baddbmm(first_bias[:, None], offsets, first_weight.mT).relu()
