@@ -153,5 +153,5 @@ step table_10 180 "${paper[@]}" --tables 10
 step compile_800x1344 240 "${swin[@]}" "${large[@]}" "${half[@]}" "${compile[@]}"
 step attention_alone 180 "${alone[@]}" "${others[@]}"
 step launches 60 "$python" benchmarks/launches.py "${layers[@]}"
-step launches_of_a_step 60 "$python" benchmarks/launches.py --step
+step launches_of_a_step 120 "$python" benchmarks/launches.py --step
 exit "$failed"
