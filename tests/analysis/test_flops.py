@@ -103,7 +103,7 @@ def test_peripheral_attention(backend: str, cache_bytes: int, monkeypatch: pytes
     plane, position = (2 * H + 1) * (2 * W + 1) * 9 * hidden**2, N * N * 9 * hidden * HEADS
     first, later = twice(PeripheralAttention(C, HEADS, cache_bytes), X, DistanceEmbedding(HEADS))
     assert first == CONTENT + distances + plane + position
-    assert later == (CONTENT if kept else CONTENT + position)  # the plane, which R is for, is always kept
+    assert later == (CONTENT if kept else CONTENT + distances + position)  # the plane is always kept
 
 
 def test_convolutional_sparse_reconstruction() -> None:

@@ -194,13 +194,12 @@ class PeripheralAttention(SizeCaching):
     def _hidden_plane(
         self, grid: Grid, distance_embedding: DistanceEmbedding, distances: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """What Phi_p of all queries on a grid has in common; kept where R is not given."""
-        if distances is not None:
+        """What Phi_p of all queries on a grid has in common."""
+        if distances is None:
+            distances = distance_embedding(grid)
+        if torch.is_grad_enabled():  # nothing is kept
             return self.position.hidden_plane(distances)
-
-        def compute() -> tuple[Tensor, ...]:
-            return self.position.hidden_plane(distance_embedding(grid))
-
+        compute = partial(self.position.hidden_plane, distances)
         return self._hidden_planes.get(self.position, grid, compute, shared=distance_embedding)
 
     def _logits(self, x: Tensor, distance_embedding: DistanceEmbedding, queries: Tensor) -> tuple[Tensor, Tensor]:

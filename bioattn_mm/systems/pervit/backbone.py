@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...checkpoints import Release
 from ...errors import InputError
+from ...ops.backends import choose_backend
 from ...registry import MODELS
 from ..common.backbone import PlainBackbone
 from ..common.blocks import FeedForward, init_linear, pad_to_patches, run_block, through
@@ -195,8 +196,9 @@ class PerViT(PlainBackbone):
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         x = self.embed(x)
         grid = tuple(x.shape[1:3])
-        # Blocks that keep what depends on the grid ask for R where they lack it, see `PeripheralAttention`.
-        distances = None if SizeCache.is_open(self) else self.distance_embedding(grid)
+        # Blocks that keep Phi_p ask for R where they lack it, see `PeripheralAttention`.
+        is_kept = SizeCache.is_open(self) and choose_backend(x.device, None) != 'cpu'
+        distances = None if is_kept else self.distance_embedding(grid)
         for block in self.blocks:
             x = run_block(block, x, self.with_cp, self.distance_embedding, distances)
             yield x, grid
