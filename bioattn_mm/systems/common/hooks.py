@@ -18,7 +18,10 @@ Layers = Sequence[tuple[tuple[str, ...], type, Iterable[str]]]
 
 def has_hooks(*modules: nn.Module) -> bool:
     """Whether a call of one of some modules is more than its forward pass."""
-    return any(any(map(hooks, modules)) for hooks in HOOKS)
+    return any(
+        module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks
+        for module in modules
+    )
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
@@ -55,7 +58,7 @@ def parameters_of(modules: Sequence[nn.Module], wanted: Layers, *others: nn.Modu
     except KeyError:  # a replica of DataParallel has no parameters, and an ablation may lack one
         return None
     # A hook expects the call of its layer, and so does who has put another `forward` in its place.
-    if has_hooks(*layers) or [layer for layer in layers if 'forward' in layer.__dict__]:
+    if any(any(map(hooks, layers)) for hooks in HOOKS) or [layer for layer in layers if 'forward' in layer.__dict__]:
         return None
     # Parameters of other types are parts of tensors, as FSDP2 has them.
     others = [layer._parameters.values() for layer in others]
