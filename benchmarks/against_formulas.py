@@ -25,7 +25,7 @@ from bioattn_mm.systems.transnext import LengthScaledAttention, LogCPB, TransNeX
 from bioattn_mm.systems.vars import VARS
 
 # isort: split
-# After bioattn_mm, which lets it be imported without compiled operators.
+# mmcv.ops comes after bioattn_mm, without which its import fails where its operators are not compiled.
 from mmcv.ops import MultiScaleDeformableAttention
 
 

@@ -24,7 +24,7 @@ from bioattn_mm.systems.pervit.attention import GRID_STEP, KEY_MARGIN
 from bioattn_mm.systems.transnext import LengthScaledAttention, LogCPB, attention, blocks, conv_glu
 
 # isort: split
-# After bioattn_mm, which lets it be imported without compiled operators.
+# mmcv.ops comes after bioattn_mm, without which its import fails where its operators are not compiled.
 from mmcv.ops import multi_scale_deform_attn
 
 Grid = tuple[int, int]

@@ -98,7 +98,7 @@ def test_a_detector_from_weights_of_other_classes(tmp_path: Path, tool: InProces
     assert ap50 > 20  # the mean box of each class, all over the image, would give less than 10
     with register_module_forward_hook(lambda module, _, output: dtypes.add(getattr(output, 'dtype', None))):
         mixed = tested('mixed', '--amp', 'bfloat16')
-    assert torch.bfloat16 in dtypes and mixed == pytest.approx(ap50, abs=5)  # a detection is worth a third
+    assert torch.bfloat16 in dtypes and mixed == pytest.approx(ap50, abs=5)  # one is worth a third of a point
     tta = ('--mini', '--val-data', 'new', '--tta', '--work-dir', 'tta', '--cfg-options', *NO_WORKERS)
     tool(tmp_path, 'test.py', DETECTOR, checkpoint, *tta)
     assert 'coco/segm_mAP' not in metrics_of_test(tmp_path / 'tta')  # mmdet merges no masks

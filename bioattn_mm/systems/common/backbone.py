@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
 import numpy as np
+import torch
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from ...checkpoints import Release, convert_channels, fit_classifier, load_backb
 from ...errors import InputError
 from .attention_maps import AttentionMaps, Grid, Recording
 from .blocks import run_block
+from .hooks import is_eager
 from .layout import as_map
 
 MIN_INPUT_SIZE = 32
@@ -304,15 +306,18 @@ class PlainBackbone(Backbone):
     def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
         """What each block takes after its tokens, given those of the first: by default nothing.
 
-        What depends on parameters and the grid alone is computed for all blocks at once here in training, where a GPU
-        would wait for the launches of each.
+        What depends on parameters and the grid alone is computed here for all blocks at once, where a GPU would wait
+        for the launches of each. It is called with gradients, and where nothing looks into the model; else blocks get
+        nothing.
         """
         return repeat(())
 
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         x = self.embed(x)
         grid = x.shape[1:3]
-        for index, (block, arguments) in enumerate(zip(self.blocks, self.arguments_of_blocks(x))):
+        is_together = torch.is_grad_enabled() and is_eager(x)
+        of_blocks = self.arguments_of_blocks(x) if is_together else repeat(())
+        for index, (block, arguments) in enumerate(zip(self.blocks, of_blocks)):
             x = self.before_block(x, index)
             if x.ndim == 4:  # a class token leaves the grid as it was
                 grid = x.shape[1:3]

@@ -11,6 +11,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from ...ops.portable import is_portable, is_traced, is_transformed
 
+# The hooks of many layers are read by these in a fraction of the calls of `has_hooks`, which torch.compile can trace.
 HOOKS = [attrgetter(f'_{name}_hooks') for name in ('forward', 'forward_pre', 'backward', 'backward_pre')]
 # Layers below some modules: the path of each, its exact class (an adapter derives its own), and parameters of it.
 Layers = Sequence[tuple[tuple[str, ...], type, Iterable[str]]]

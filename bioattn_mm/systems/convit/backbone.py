@@ -15,7 +15,6 @@ from ..common.attention_maps import AttentionMap, AttentionMaps, Recording
 from ..common.backbone import PlainBackbone
 from ..common.blocks import Block, FeedForward, init_linear, patch_embedding
 from ..common.building import build_layer, one_for_each
-from ..common.hooks import is_eager
 from ..common.position_embedding import PositionEmbedding
 from .attention import GPSA, computed_together
 
@@ -114,7 +113,7 @@ class ConViT(PlainBackbone):
 
     def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
         local = self.blocks[: self.local_up_to_layer]
-        if not (local and torch.is_grad_enabled() and is_eager(x)):
+        if not local:
             return repeat(())
         computed = computed_together(local, tuple(x.shape[1:3]), autocast_dtype(x))
         return chain(islice(computed, len(local)), repeat(()))

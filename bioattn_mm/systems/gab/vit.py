@@ -1,9 +1,7 @@
 """ViT with relative positions and Gaussian attention bias (Kim et al., BMVC 2023)."""
 
 from collections.abc import Iterable
-from itertools import repeat
 
-import torch
 from timm.layers import LayerScale
 from torch import Tensor, nn
 
@@ -11,7 +9,6 @@ from ...checkpoints import Release
 from ...registry import MODELS
 from ..common.backbone import PlainBackbone
 from ..common.blocks import Block, FeedForward, init_linear, patch_embedding, through
-from ..common.hooks import is_eager
 from .vit_attention import GaussianRelPosAttention, tables_of
 
 PATCH_SIZE = 16
@@ -110,9 +107,7 @@ class GABViT(PlainBackbone):
         return self.patch_embed(x)
 
     def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
-        if not torch.is_grad_enabled() or self.with_cp or not is_eager(x):
-            return repeat(())
-        return tables_of(self.blocks, tuple(x.shape[1:3]))
+        return super().arguments_of_blocks(x) if self.with_cp else tables_of(self.blocks, tuple(x.shape[1:3]))
 
     def embedding_modules(self) -> list[nn.Module]:
         return [self.patch_embed]

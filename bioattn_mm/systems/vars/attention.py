@@ -265,14 +265,14 @@ class SparseReconstructionAttention(SparseReconstruction):
         transposed = dictionary.transpose(-2, -1)
         gram, target = transposed @ dictionary, transposed @ value
         bound, penalty = self.step_bound(gram), self.sparsity
-        if not self.is_learned:
-            step = bound.reciprocal()
-        else:
+        if self.is_learned:
             gamma = self.gram_weight.to(value.dtype)
             gram = gamma @ gram @ gamma
             step = self.step_scale.to(value.dtype) / bound
             penalty = self.sparsity_scale.to(value.dtype) * penalty
-        # Of a step, codes - step * (gram @ codes - target), both products are computed once.
+        else:
+            step = bound.reciprocal()
+        # A step is codes - step * (gram @ codes - target). Its products with `step` are the same in all steps.
         matrix, constant = -step * gram, step * target
         return sparse_codes(
             lambda codes: constant + codes + matrix @ codes, target, step, penalty, self.num_steps, self.threshold
