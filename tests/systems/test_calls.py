@@ -21,7 +21,7 @@ BACKBONES = {
     'ConViT': (partial(ConViT, 'tiny'), False, 2213),
     'GABSwin': (partial(GABSwin, 'tiny'), False, 1.5 * SWIN),
     'GABViT': (partial(GABViT, 'small'), False, 3018),
-    'PerViT': (partial(PerViT, 'tiny'), False, 2980),
+    'PerViT': (partial(PerViT, 'tiny'), False, 2840),
     'VARS-S in RVT': (partial(VARS, 'rvt-tiny', pretrain_size=64), False, 3018),
     'VARS-D in DeiT': (partial(VARS, 'deit-tiny', 'vars_d', pretrain_size=64), False, 2420),
     'TransNeXt': (partial(TransNeXt, 'tiny'), False, 1.25 * SWIN),
@@ -64,15 +64,17 @@ def test_number_of_calls(name: str) -> None:
             assert calls_of(lambda: backbone(image)) < 1.1 * 2403
 
 
-class Layer(torch.nn.Linear):
-    """As an adapter derives it."""
-
-
 @pytest.mark.parametrize('called', ['hook', 'hook of the block', 'derived layer', 'of itself'])
-@pytest.mark.parametrize('system', [ConViT, GABViT])
+@pytest.mark.parametrize('system', [ConViT, GABViT, PerViT])
 def test_what_is_computed_for_all_blocks_is_what_each_computes(system: type, called: str) -> None:
-    arch = dict(embed_dims=24, num_layers=4, num_heads=2)
-    arguments = dict(local_up_to_layer=3) if system is ConViT else dict(gaussian_per_head=True)
+    arch, arguments = dict(embed_dims=24, num_layers=4, num_heads=2), {}
+    if system is ConViT:
+        arguments, num_arguments, layer = dict(local_up_to_layer=3), 4, 'qk'
+    elif system is GABViT:
+        arguments, num_arguments, layer = dict(gaussian_per_head=True), 1, 'rel_pos.mlp.fc1'
+    else:
+        arch = dict(embed_dims=(24, 32, 24, 24), depths=(1, 1, 1, 1), stem_channels=(8, 8, 8), num_heads=2)
+        num_arguments, layer = 3, 'position.conv1'
     backbone = system(arch, out_indices=(1, 3), **arguments).double().eval()  # without dropout
     for parameter in backbone.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -84,25 +86,31 @@ def test_what_is_computed_for_all_blocks_is_what_each_computes(system: type, cal
         return [*outputs, *torch.autograd.grad(sum(output.square().sum() for output in outputs), trained)]
 
     arguments = backbone.arguments_of_blocks
+
+    def number() -> int:
+        return len([each for each in next(iter(arguments(backbone.embed(image), True))) if each is not None])
+
     together = values_and_gradients()
-    assert len(next(iter(arguments(backbone.embed(image))))) == (4 if system is ConViT else 1)
+    assert number() == num_arguments
     attn, inputs = backbone.blocks[0].attn, []
     if called == 'hook':
-        attn.register_forward_pre_hook(lambda _, given: inputs.append(len(given)))
+        attn.register_forward_pre_hook(lambda _, given, named: inputs.append((len(given), *named)), with_kwargs=True)
     elif called == 'hook of the block':  # as FSDP2 has one
         backbone.blocks[0].register_forward_hook(lambda *_: None)
     elif called == 'derived layer':
-        (attn.qk if system is ConViT else attn.rel_pos.mlp.fc1).__class__ = Layer
+        derived = attn.get_submodule(layer)
+        derived.__class__ = type('Layer', (type(derived),), {})  # as an adapter derives it
     else:
-        backbone.arguments_of_blocks = lambda _: [()] * 4
+        backbone.arguments_of_blocks = lambda x, at_once: arguments(x, False)
     torch.testing.assert_close(values_and_gradients(), together, rtol=1e-10, atol=1e-10)
-    assert inputs == ([1] if called == 'hook' else [])
+    alone = (2, 'distances') if system is PerViT else (1,)
+    assert inputs == ([alone] if called == 'hook' else [])
     if called != 'of itself':
-        assert not next(iter(arguments(backbone.embed(image))))
+        assert number() == (2 if system is PerViT else 0)
 
 
-@pytest.mark.parametrize('system', [ConViT, GABViT])
+@pytest.mark.parametrize('system', [ConViT, GABViT, PerViT])
 def test_frozen_blocks_keep_nothing_for_a_backward_pass(system: type) -> None:
-    arch = dict(embed_dims=24, num_layers=12, num_heads=2)
+    arch = 'tiny' if system is PerViT else dict(embed_dims=24, num_layers=12, num_heads=2)
     first, last = system(arch, out_indices=(1, 3), frozen_stages=1).train()(torch.randn(2, 3, 48, 80))
     assert last.requires_grad and not first.requires_grad

@@ -303,20 +303,18 @@ class PlainBackbone(Backbone):
         """Change the tokens before block `index`: insert a class token, or halve the grid. By default unchanged."""
         return x
 
-    def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
+    def arguments_of_blocks(self, x: Tensor, at_once: bool) -> Iterable[tuple]:
         """What each block takes after its tokens, given those of the first: by default nothing.
 
-        What depends on parameters and the grid alone is computed here for all blocks at once, where a GPU would wait
-        for the launches of each. It is called with gradients, and where nothing looks into the model; else blocks get
-        nothing.
+        `at_once` is true with gradients where nothing looks into the model. What depends on parameters and the grid
+        alone may then be computed here for all blocks, where a GPU would wait for the launches of each.
         """
         return repeat(())
 
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         x = self.embed(x)
         grid = x.shape[1:3]
-        is_together = torch.is_grad_enabled() and is_eager(x)
-        of_blocks = self.arguments_of_blocks(x) if is_together else repeat(())
+        of_blocks = self.arguments_of_blocks(x, torch.is_grad_enabled() and is_eager(x))
         for index, (block, arguments) in enumerate(zip(self.blocks, of_blocks)):
             x = self.before_block(x, index)
             if x.ndim == 4:  # a class token leaves the grid as it was

@@ -111,9 +111,9 @@ class ConViT(PlainBackbone):
     def embed(self, x: Tensor) -> Tensor:
         return self.pos_embed(self.patch_embed(x))
 
-    def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
+    def arguments_of_blocks(self, x: Tensor, at_once: bool) -> Iterable[tuple]:
         local = self.blocks[: self.local_up_to_layer]
-        if not local:
+        if not (local and at_once):
             return repeat(())
         computed = computed_together(local, tuple(x.shape[1:3]), autocast_dtype(x))
         return chain(islice(computed, len(local)), repeat(()))

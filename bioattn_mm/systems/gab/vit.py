@@ -1,6 +1,7 @@
 """ViT with relative positions and Gaussian attention bias (Kim et al., BMVC 2023)."""
 
 from collections.abc import Iterable
+from itertools import repeat
 
 from timm.layers import LayerScale
 from torch import Tensor, nn
@@ -106,8 +107,8 @@ class GABViT(PlainBackbone):
     def embed(self, x: Tensor) -> Tensor:
         return self.patch_embed(x)
 
-    def arguments_of_blocks(self, x: Tensor) -> Iterable[tuple]:
-        return super().arguments_of_blocks(x) if self.with_cp else tables_of(self.blocks, tuple(x.shape[1:3]))
+    def arguments_of_blocks(self, x: Tensor, at_once: bool) -> Iterable[tuple]:
+        return tables_of(self.blocks, tuple(x.shape[1:3])) if at_once and not self.with_cp else repeat(())
 
     def embedding_modules(self) -> list[nn.Module]:
         return [self.patch_embed]

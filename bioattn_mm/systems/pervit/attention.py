@@ -1,7 +1,8 @@
 """Multi-head peripheral attention (PerViT, Min et al., NeurIPS 2022), its position-based attention for any grid."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +14,12 @@ from ...ops.backends import choose_backend
 from ...ops.peripheral_attention import attend, log_phi, query_chunks, without_maximum
 from ...ops.portable import hypot, is_exported
 from ...registry import MODELS
-from ..common.arguments import head_dims_of, weight_and_bias
+from ..common.arguments import full_precision, head_dims_of, weight_and_bias
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.building import build_layer
 from ..common.grid import Grid
 from ..common.heads import merge_heads, split_heads
+from ..common.hooks import Layers, stacked_parameters
 from ..common.size_cache import SizeCache, SizeCaching
 
 # Token grid of the pre-training, and the distance of neighbouring tokens on every grid: those cover [-1, 1].
@@ -27,6 +29,8 @@ GRID_STEP = 2 / 13
 KEY_MARGIN = 2
 # Channels of R, and hidden channels of Phi_p, for each head.
 HIDDEN_RATIO = 4
+# Elements of the planes of all offsets that are computed together for several blocks.
+MAX_PLANES = 2**20
 
 
 @MODELS.register_module()
@@ -74,18 +78,7 @@ class PeripheralPosition(nn.Module):
 
     def hidden_plane(self, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`plane`, `scale` and `shift` of `peripheral_attention`: R after the first convolution, and its norm."""
-        conv_weight, conv_bias = weight_and_bias(self.conv1)
-        weight, bias = weight_and_bias(self.norm1)
-        with without_autocast(distances):
-            plane = F.conv2d(distances, conv_weight, conv_bias)
-            _, height, width = plane.shape
-            # Variance as mean of squares minus square of mean: float64, because the difference loses digits.
-            exact = plane.double()
-            means = _window_mean(torch.stack((exact, exact * exact)), (height // 2 + 2, width // 2 + 2))
-            mean, mean_of_squares = means.unbind()
-            variance = (mean_of_squares - mean * mean).relu()
-            scale = weight[:, None, None] * (variance + self.norm1.eps).rsqrt()
-            return plane, scale.to(plane.dtype), (bias[:, None, None] - mean * scale).to(plane.dtype)
+        return normed_plane(distances, *weight_and_bias(self.conv1), *weight_and_bias(self.norm1), self.norm1.eps)
 
     def forward(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
         """log Phi_p of the queries in some rows and columns, slices with start and stop: (heads, queries, H * W)."""
@@ -144,11 +137,22 @@ class PeripheralAttention(SizeCaching):
         """(B, H, W, C) to three of (B, heads, H * W, d)."""
         return split_heads(self.qkv(x), 3, self.num_heads)
 
-    def forward(self, x: Tensor, distance_embedding: DistanceEmbedding, distances: Tensor | None = None) -> Tensor:
-        """(B, H, W, C) to (B, H, W, C); `distances` is what the embedding gives for (H, W), if it is known."""
+    def forward(
+        self,
+        x: Tensor,
+        distance_embedding: DistanceEmbedding,
+        distances: Tensor | None = None,
+        hidden: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C).
+
+        `distances` is what the embedding gives for (H, W), `hidden` the hidden plane of these, if they are known.
+        """
         query, key, value = self.query_key_value(x)
         grid = tuple(x.shape[1:3])
-        if distances is None and self._is_kept(grid, query):
+        if hidden is not None:
+            output = self.position.attend(query, key, value, hidden)
+        elif distances is None and self._is_kept(grid, query):
             compute = partial(self.position_bias, grid, distance_embedding, query.dtype)
             bias = self._position_biases.get(self, (grid, query.dtype), compute, shared=distance_embedding)
             output = attend(query, key, value, bias)
@@ -218,6 +222,43 @@ class PeripheralAttention(SizeCaching):
         num_bytes = self.num_heads * (grid[0] * grid[1]) ** 2 * query.dtype.itemsize
         fits = self._position_biases.is_open(self) and num_bytes <= self._position_biases.max_bytes
         return fits and choose_backend(query.device, None) != 'cpu'
+
+
+OF_PLANES: Layers = [
+    ((), PeripheralAttention, ()),
+    (('position',), PeripheralPosition, ()),
+    (('position', 'conv1'), nn.Conv2d, ('weight', 'bias')),
+    (('position', 'norm1'), nn.GroupNorm, ('weight', 'bias')),
+]
+
+
+def hidden_planes(blocks: Sequence[nn.Module], distances: Tensor) -> Iterator[tuple[Tensor, ...] | None]:
+    """`hidden` of `PeripheralAttention.forward` of each of some blocks, computed together in training, or None."""
+    layers = [block.attn for block in blocks]
+    stacked = stacked_parameters(layers, OF_PLANES, *blocks)
+    if stacked is None:
+        yield from repeat(None)
+    # Planes of large grids take memory, and their kernels long enough: then of some blocks at a time.
+    for each in zip(*(column.split(max(1, MAX_PLANES // distances.numel())) for column in stacked)):
+        parameters = (full_precision(column.flatten(0, 1)) for column in each)
+        planes = normed_plane(distances, *parameters, layers[0].position.norm1.eps)
+        yield from zip(*(plane.unflatten(0, each[1].shape).unbind() for plane in planes))
+
+
+def normed_plane(
+    distances: Tensor, conv_weight: Tensor, conv_bias: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`PeripheralPosition.hidden_plane` with the parameters of its convolution and norm, or with those of several."""
+    with without_autocast(distances):
+        plane = F.conv2d(distances, conv_weight, conv_bias)
+        _, height, width = plane.shape
+        # Variance as mean of squares minus square of mean: float64, because the difference loses digits.
+        exact = plane.double()
+        means = _window_mean(torch.stack((exact, exact * exact)), (height // 2 + 2, width // 2 + 2))
+        mean, mean_of_squares = means.unbind()
+        variance = (mean_of_squares - mean * mean).relu()
+        scale = weight[:, None, None] * (variance + eps).rsqrt()
+        return plane, scale.to(plane.dtype), (bias[:, None, None] - mean * scale).to(plane.dtype)
 
 
 def _window_mean(x: Tensor, window: tuple[int, int]) -> Tensor:

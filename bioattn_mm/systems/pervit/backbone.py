@@ -1,7 +1,7 @@
 """PerViT: Peripheral Vision Transformer (Min et al., NeurIPS 2022)."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, repeat
 
 import numpy as np
 import torch
@@ -13,11 +13,10 @@ from ...errors import InputError
 from ...ops.backends import choose_backend
 from ...registry import MODELS
 from ..common.backbone import PlainBackbone
-from ..common.blocks import FeedForward, init_linear, pad_to_patches, run_block, through
+from ..common.blocks import FeedForward, init_linear, pad_to_patches, through
 from ..common.building import build_layer, one_for_each
-from ..common.grid import Grid
 from ..common.size_cache import SizeCache
-from .attention import PRETRAIN_GRID, DistanceEmbedding, PeripheralAttention
+from .attention import PRETRAIN_GRID, DistanceEmbedding, PeripheralAttention, hidden_planes
 
 STRIDE = 16
 MLP_RATIO = 4
@@ -77,10 +76,17 @@ class PerViTBlock(nn.Module):
         self.shortcut = nn.Identity() if in_channels == out_channels else nn.Linear(in_channels, out_channels)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
-    def forward(self, x: Tensor, distance_embedding: DistanceEmbedding, distances: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        distance_embedding: DistanceEmbedding,
+        distances: Tensor | None,
+        hidden: tuple[Tensor, ...] | None = None,
+    ) -> Tensor:
         """(B, H, W, C) to (B, H, W, C')."""
+        position = dict(distances=distances) if hidden is None else dict(hidden=hidden)
         tokens = self.norm1(self.position_conv(x))
-        x = x + through(self.drop_path, self.attn(tokens, distance_embedding, distances=distances))
+        x = x + through(self.drop_path, self.attn(tokens, distance_embedding, **position))
         return through(self.shortcut, x) + through(self.drop_path, self.mlp(self.norm2(x)))
 
 
@@ -193,15 +199,13 @@ class PerViT(PlainBackbone):
     def embed(self, x: Tensor) -> Tensor:
         return self.pos_embed(self.stem(pad_to_patches(x, STRIDE)).permute(0, 2, 3, 1))
 
-    def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        x = self.embed(x)
-        grid = tuple(x.shape[1:3])
+    def arguments_of_blocks(self, x: Tensor, at_once: bool) -> Iterable[tuple]:
         # Blocks that keep Phi_p ask for R where they lack it, see `PeripheralAttention`.
         is_kept = SizeCache.is_open(self) and choose_backend(x.device, None) != 'cpu'
-        distances = None if is_kept else self.distance_embedding(grid)
-        for block in self.blocks:
-            x = run_block(block, x, self.with_cp, self.distance_embedding, distances)
-            yield x, grid
+        distances = None if is_kept else self.distance_embedding(tuple(x.shape[1:3]))
+        if self.with_cp or not at_once:
+            return repeat((self.distance_embedding, distances))
+        return ((self.distance_embedding, distances, hidden) for hidden in hidden_planes(self.blocks, distances))
 
     def embedding_modules(self) -> list[nn.Module]:
         return [self.stem, self.pos_embed, self.distance_embedding]
