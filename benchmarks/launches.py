@@ -81,6 +81,9 @@ KERNELS = {
     'bioattn_mm::gated_convolution_backward': 3,
     'bioattn_mm::gelu_pool_norm_backward': 2,
     'bioattn_mm::log_cpb_table_backward': 2,
+    # Three steps: a product of matrices each, and four thresholds; backward a product and two sums more.
+    'bioattn_mm::sparse_codes': 3 + 4,
+    'bioattn_mm::sparse_codes_backward': 3 + 4 + 1 + 2,
     'aten::native_layer_norm_backward': 2,
     'aten::_foreach_norm': 2,
 }
@@ -184,7 +187,7 @@ def as_a_gpu_trains(formulas: bool) -> Iterator[None]:
     """Layers on CPU tensors take the path of a GPU in mixed precision, where it is another one.
 
     Args:
-        formulas: Operators run in PyTorch: only those of TransNeXt have kernels for a GPU.
+        formulas: Operators run in PyTorch: only those of TransNeXt and VARS have kernels for a GPU.
     """
 
     def attention(query: Tensor, *_: object, **__: object) -> tuple[Tensor, ...]:
@@ -227,7 +230,7 @@ def count_step(backbone: nn.Module) -> dict[str, LaunchCounter]:
     for _ in range(2):
         counts = {name: LaunchCounter('cpu') for name in ('forward', 'backward', 'clipped gradients', 'AdamW')}
         optimizer.zero_grad()
-        with as_a_gpu_trains(formulas=not isinstance(backbone, TransNeXt)):
+        with as_a_gpu_trains(formulas=not isinstance(backbone, (TransNeXt, VARS))):
             with torch.autocast('cpu', torch.bfloat16), counts['forward']:
                 outputs = backbone(image)
             gradients = [torch.zeros_like(output) for output in outputs]

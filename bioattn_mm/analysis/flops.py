@@ -103,6 +103,10 @@ def log_cpb_table(
     return 2 * vertical[0] * horizontal[0] * math.prod(weight)
 
 
+def sparse_codes(gram: Shape, target: Shape, length: Shape, penalty: Shape, num_steps: int, *_, **__) -> int:
+    return 2 * num_steps * math.prod(gram) * target[-1]
+
+
 def scaled_dot_product_attention(query: Shape, key: Shape, value: Shape, *_, **__) -> int:
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
@@ -140,5 +144,6 @@ if LIBRARY_IS_LOADED:
         ours.gated_convolution: gated_convolution,
         ours.sliding_window_qk: sliding_window_qk,
         ours.sliding_window_av: sliding_window_av,
+        ours.sparse_codes: sparse_codes,
         ours.log_cpb_table: log_cpb_table,
     }

@@ -3,9 +3,10 @@
 A `ValueError` says which arguments do not fit each other, or the backend that was asked for (`choose_backend`).
 The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
 `gated_convolution`, `gelu_pool`, on a GPU `gelu_pool_norm`, `log_cpb_table` and `add_norm`; those of GAB for plain
-ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`; DINO and Mask2Former run
-`deformable_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to build other attention
-layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `DynamicBiasAttention`, uses them.
+ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`, those of VARS-D and VARS-SD `sparse_codes`;
+DINO and Mask2Former run `deformable_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to
+build other attention layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `DynamicBiasAttention`, uses
+them.
 """
 
 from .add_norm import add_norm
@@ -19,6 +20,7 @@ from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
 from .sliding_window import sliding_window_av, sliding_window_qk
+from .sparse_codes import sparse_codes
 
 __all__ = [
     'AggregatedAttentionInputs',
@@ -37,5 +39,6 @@ __all__ = [
     'relative_bias_attention',
     'sliding_window_av',
     'sliding_window_qk',
+    'sparse_codes',
     'unit_vectors',
 ]

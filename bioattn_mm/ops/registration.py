@@ -52,6 +52,14 @@ def _pooled(x: Tensor, height: int, width: int) -> Tensor:
     return x.new_empty(x.shape[0], height, width, x.shape[3])
 
 
+def _sparse_codes(
+    gram: Tensor, target: Tensor, length: Tensor, penalty: Tensor, num_steps: int, for_backward: bool
+) -> tuple[Tensor, ...]:
+    """The codes, and for the backward pass those before each step after the first, and its residual."""
+    kept = target.new_empty((*target.shape[:2], num_steps, target.shape[2]) if for_backward else 0)
+    return *_like(target), *_like(kept, kept)
+
+
 def _aggregate(x: Tensor, *arguments: object) -> tuple[Tensor, ...]:
     """The output, and for the backward pass joint weight and projections, pooled tokens, and what attention keeps."""
     *_, scale, _, _, _, rows, _, columns, _, _, _, for_backward = arguments
@@ -94,6 +102,7 @@ OPERATORS: dict[str, Shapes] = dict(
     relative_bias_attention=lambda query, key, value, bias, *_: (*_like(query), bias.new_empty(query.shape[:4])),
     sliding_window_av=lambda weights, value: _like(value)[0],
     sliding_window_qk=lambda query, key, bias: query.new_empty(*query.shape[:4], bias.shape[1]),
+    sparse_codes=_sparse_codes,
 )
 
 # A gradient looks like the argument of the backward pass that has its name, or like what this makes of all of them.
@@ -113,13 +122,15 @@ GRADIENTS: dict[str, dict[str, Callable[[dict], Tensor]]] = dict(
 )
 
 
-# How many arguments, from the first on, autocast casts to its dtype, but float64; 0 of operators that are not here.
+# How many arguments, from the first on, autocast casts to its dtype, but float64. Operators that are not here call none
+# of PyTorch's that it knows, or run below it.
 NUM_CAST = dict(
     aggregated_attention=9,
     peripheral_attention=3,  # position-based attention keeps its precision
     relative_bias_attention=3,  # and so does the bias
     sliding_window_av=2,
     sliding_window_qk=3,
+    sparse_codes=0,  # its products of matrices keep their precision
 )
 CAST_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # The operators have no second derivatives and none in forward mode: the errors that say so end with this advice.
@@ -273,6 +284,11 @@ def register(name: str) -> None:
         with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
             return operator(*cast)
 
+    def call_backward(*arguments: object) -> Tensor | tuple[Tensor, ...]:
+        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
+            return backward_operator(*arguments)
+
     # PyTorch's own function would cast all arguments, and to one dtype for good.
     for device in ('CPU', 'CUDA') if name in NUM_CAST else ():
         LIBRARY.impl(name, cast_and_call, f'Autocast{device}')
+        LIBRARY.impl(f'{name}_backward', call_backward, f'Autocast{device}')

@@ -17,6 +17,7 @@ from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
 from .sliding_window import sliding_window_av, sliding_window_qk
+from .sparse_codes import sparse_codes
 
 Sizes = dict[str, object]
 Grid = tuple[int, int]
@@ -192,6 +193,13 @@ def make_log_cpb_table(
     return [vertical, horizontal, hidden_weight, hidden_bias, weight / hidden**0.5, bias]
 
 
+def make_sparse_codes(batch: int = 4, states: int = 10, channels: int = 8) -> list[Tensor]:
+    dictionary, value = randn((batch, 3 * states, states), (batch, 3 * states, channels))
+    dictionary = dictionary / dictionary.norm(dim=1, keepdim=True)
+    gram, target = dictionary.mT @ dictionary, dictionary.mT @ value
+    return [gram, target, 1 / (1 + gram.abs().sum(-1).amax(-1)), torch.tensor([0.3])]
+
+
 WINDOW_SIZES = [
     dict(),
     dict(window_size=1, channels=48),
@@ -313,5 +321,11 @@ OPERATORS = {
         ],
         dtypes=dict.fromkeys(('cpu', 'cuda'), (torch.float32, torch.float64)),
         constants=range(2),
+    ),
+    'sparse_codes': Operator(
+        partial(sparse_codes, num_steps=3),
+        make_sparse_codes,
+        [dict(), dict(batch=1, states=1, channels=1), dict(states=70, channels=37), dict(batch=0)],
+        dtypes=dict.fromkeys(('cpu', 'cuda'), (torch.float32, torch.float64)),
     ),
 }

@@ -1,6 +1,6 @@
 """The CUDA kernels, on a GPU if there is one, and their source compiled for the CPU.
 
-The files of `log_cpb_table` and the sliding window have the values of these.
+The files of `log_cpb_table`, the sliding window and `sparse_codes` have the values of these.
 """
 
 import random
@@ -142,6 +142,7 @@ REPEATED = [
     (BOTH, FLOAT32, dict(grid=(6, 6), channels=6)),
     ('gelu_pool_norm to 2 x 2', FLOAT32, dict(height=6, width=6, channels=6)),
     ('log_cpb_table', FLOAT32, dict(rows=9, columns=40, hidden=70, heads=5)),
+    ('sparse_codes', FLOAT32, dict(states=19, channels=70)),
 ]
 
 
@@ -203,6 +204,7 @@ def part_of_wider_tokens(draw: random.Random, tensor: Tensor) -> Tensor:
                 ('log_cpb_table', torch.float64, dict(rows=5, columns=37, hidden=9)),
                 ('sliding_window_qk', FLOAT32, {}),
                 ('sliding_window_av', FLOAT32, {}),
+                ('sparse_codes', FLOAT32, {}),
             )
             for layout in (kernels.shifted, kernels.sliced)
         ),

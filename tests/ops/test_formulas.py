@@ -130,6 +130,21 @@ def table_of_mlps(vertical: Tensor, horizontal: Tensor, *layers: Tensor, backend
     return torch.einsum('rck,hk->hrc', hidden, weight) + bias[:, None, None]
 
 
+def codes_after_three_steps(
+    gram: Tensor, target: Tensor, length: Tensor, penalty: Tensor, backend: None = None
+) -> Tensor:
+    """VARS, eq. 12, with a Gram matrix for each, and GELU for max(., 0)."""
+    length = length[:, None, None]
+
+    def threshold(codes: Tensor, limit: Tensor) -> Tensor:
+        return codes.sign() * F.gelu(codes.abs() - limit)
+
+    codes = threshold(target, penalty)
+    for _ in range(3):
+        codes = threshold(codes - length * (gram @ codes - target), length * penalty)
+    return codes
+
+
 GRIDS = [(5, 7), (1, 1), (1, 9), (8, 1), (3, 2)]
 WINDOWS = [sizes for sizes in OPERATORS['sliding_window_qk'].sizes if sizes.get('grid') != (0, 7)]
 WINDOWS += [dict(window_size=5), dict(window_size=9, grid=(1, 1))]
@@ -169,6 +184,13 @@ FORMULAS = {
     ),
     'sliding_window_qk': (window_qk, *WINDOWS),
     'sliding_window_av': (window_av, *WINDOWS),
+    'sparse_codes': (
+        codes_after_three_steps,
+        dict(),
+        dict(batch=1, states=1, channels=1),
+        dict(states=19, channels=37),
+        *(dict.fromkeys([empty], 0) for empty in ('batch', 'channels')),
+    ),
 }
 
 
@@ -177,6 +199,7 @@ FORMULAS = {
     [
         *((name, each, FLOAT64, None) for name, (_, *sizes) in FORMULAS.items() for each in sizes),
         ('log_cpb_table', dict(rows=40, columns=33, hidden=512, heads=12), FLOAT32, 2e-6),
+        ('sparse_codes', dict(states=19, channels=37), FLOAT32, None),
         *(
             (f'sliding_window_{of}', dict(channels=24), dtype, tolerance)
             for of in ('qk', 'av')

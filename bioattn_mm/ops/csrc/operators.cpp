@@ -47,6 +47,16 @@ struct CpuBlock {
   }
 };
 
+void sparse_codes_forward(const SparseCodesStep& step, const Tensor& product, const Tensor& next) {
+  cpu_kernels(next.scalar_type()).sparse_codes_forward(step, product, next);
+}
+
+void sparse_codes_backward(
+    const SparseCodesStep& step, const Tensor& grad, const Tensor& product, const Tensor& of_sum,
+    const Tensor& scaled, const Tensor& of_length, const Tensor& of_penalty) {
+  cpu_kernels(grad.scalar_type()).sparse_codes_backward(step, grad, product, of_sum, scaled, of_length, of_penalty);
+}
+
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
   library.impl("version", boxed<version>);
   library.impl("cpu_capability", boxed<cpu_capability>);
@@ -84,6 +94,7 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
       "relative_bias_attention_backward",
       boxed<checked<of_relative_bias_attention::backward, of_relative_bias_attention::check_backward>>);
   TransNeXtBlock<CpuBlock>::add_to(library);
+  SparseCodes<sparse_codes_forward, sparse_codes_backward>::add_to(library);
   SlidingWindow<cpu_kernel<&CpuKernels::window_products>, cpu_kernel<&CpuKernels::window_sums>>::add_to(library);
 }
 

@@ -39,6 +39,7 @@ const std::string kLogCPB =
 const std::string kDeformable = "Tensor value, Tensor shapes, Tensor locations, Tensor weights";
 const std::string kRelativeBias = "Tensor query, Tensor key, Tensor value, Tensor bias";
 const std::string kOfRelativeBias = kRelativeBias + ", Tensor rows, Tensor weights, Tensor columns";
+const std::string kSparseCodes = "Tensor gram, Tensor target, Tensor length, Tensor penalty";
 const std::string kRounded = "Tensor output, Tensor logsumexp, Tensor rounding";
 
 STABLE_TORCH_LIBRARY(bioattn_mm, library) {
@@ -102,6 +103,12 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define(
       "sliding_window_av_backward(Tensor grad_output, Tensor weights, Tensor value) -> (Tensor weights, Tensor "
       "value)");
+  define(
+      "sparse_codes(" + kSparseCodes +
+      ", int num_steps, bool for_backward) -> (Tensor output, Tensor kept, Tensor residuals)");
+  define(
+      "sparse_codes_backward(Tensor grad_output, " + kSparseCodes +
+      ", int num_steps, Tensor kept, Tensor residuals) -> (" + kSparseCodes + ")");
   define("version() -> str");
   define("cpu_capability() -> str");
   define("cpu_capabilities() -> str[]");

@@ -1,15 +1,17 @@
 """Attention as recurrent sparse reconstruction (VARS, Shi et al., ICML 2022): VARS-D, VARS-SD and VARS-S."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ...ops import sparse_codes
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
 from ...ops.portable import hypot, is_same_grid
+from ...ops.sparse_codes import code_steps, gelu_threshold, proximal_steps, soft_threshold
 from ...registry import MODELS
 from ..common.arguments import full_precision, head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps
@@ -21,44 +23,7 @@ from ..common.resizing import resize_bicubic
 MAX_DERIVATIVES = 2**22
 
 
-def soft_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
-    """sign(x) max(|x| - threshold, 0), the proximal operator of the L1 norm."""
-    return x - x.clamp(-threshold, threshold)
-
-
-def gelu_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
-    """sign(x) GELU(|x| - threshold), the release's smooth version in VARS-D and VARS-SD."""
-    return x.detach().sign() * F.gelu(x.abs() - threshold)  # the sign has no gradient
-
-
 THRESHOLDS = {'soft': soft_threshold, 'gelu': gelu_threshold}
-
-
-def sparse_codes(
-    advance: Callable[[Tensor], Tensor],
-    target: Tensor,
-    step: Tensor,
-    penalty: Tensor | float,
-    num_steps: int,
-    threshold: Callable[[Tensor, Tensor | float], Tensor] = soft_threshold,
-) -> Iterator[Tensor]:
-    """Proximal gradient steps on `|x - P u|^2 / 2 + penalty |u|_1` (VARS, eq. 10 and 12), the first from u = 0.
-
-    Args:
-        advance: A step without the penalty: of u, `u - step * (P^T P u - target)`.
-        target: P^T x, of any shape, which is that of the states: the first without a penalty (section 3.4).
-        step: Length of the steps after the first, 1. With the soft threshold the objective never rises if it is at
-            most 2 / (largest eigenvalue of P^T P).
-        penalty: Weight of the L1 norm.
-        num_steps: Number of states after the first.
-        threshold: `soft_threshold` or `gelu_threshold`.
-    """
-    codes = threshold(target, penalty)
-    yield codes
-    penalty = step * penalty
-    for _ in range(num_steps):
-        codes = threshold(advance(codes), penalty)
-        yield codes
 
 
 class SparseReconstruction(nn.Module):
@@ -260,23 +225,28 @@ class SparseReconstructionAttention(SparseReconstruction):
             columns = torch.cat((columns, static), -1)
         return normalize(columns, -2)
 
+    def reconstruct(self, projected: Tensor) -> Tensor:
+        if self.threshold is not gelu_threshold:
+            return super().reconstruct(projected)
+        dictionary, value = self.encode(projected)
+        gram, target, length, penalty = self.problem(dictionary, value)
+        codes = sparse_codes(gram.flatten(0, 1), target.flatten(0, 1), length.flatten(), penalty, self.num_steps)
+        return self.decode(dictionary, codes.view(target.shape))
+
     def states(self, dictionary: Tensor, value: Tensor) -> Iterator[Tensor]:
         """(B, heads, columns, d) each."""
+        return code_steps(*self.problem(dictionary, value), self.num_steps, self.threshold)
+
+    def problem(self, dictionary: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gram matrix, target, length of a step, (B, heads, 1, 1), and penalty, (1,), of `code_steps`."""
         transposed = dictionary.transpose(-2, -1)
         gram, target = transposed @ dictionary, transposed @ value
-        bound, penalty = self.step_bound(gram), self.sparsity
-        if self.is_learned:
-            gamma = self.gram_weight.to(value.dtype)
-            gram = gamma @ gram @ gamma
-            step = self.step_scale.to(value.dtype) / bound
-            penalty = self.sparsity_scale.to(value.dtype) * penalty
-        else:
-            step = bound.reciprocal()
-        # A step is codes - step * (gram @ codes - target). Its products with `step` are the same in all steps.
-        matrix, constant = -step * gram, step * target
-        return sparse_codes(
-            lambda codes: constant + codes + matrix @ codes, target, step, penalty, self.num_steps, self.threshold
-        )
+        bound = self.step_bound(gram)
+        if not self.is_learned:
+            return gram, target, bound.reciprocal(), value.new_full((1,), self.sparsity)
+        gamma = self.gram_weight.to(value.dtype)
+        length = self.step_scale.to(value.dtype) / bound
+        return gamma @ gram @ gamma, target, length, self.sparsity_scale.to(value.dtype) * self.sparsity
 
     def decode(self, dictionary: Tensor, codes: Tensor) -> Tensor:
         return dictionary @ codes
@@ -420,7 +390,7 @@ class ConvolutionalSparseReconstruction(SparseReconstruction, FourierKernels):
             return codes - step * (torch.fft.irfft2(transform * dictionary, s=grid) - target)
 
         step = self.step_bound(dictionary).reciprocal()
-        return sparse_codes(advance, target, step, self.sparsity, self.num_steps, self.threshold)
+        return proximal_steps(advance, target, step, self.sparsity, self.num_steps, self.threshold)
 
     def decode(self, dictionary: Tensor, codes: Tensor) -> Tensor:
         """P u, a sum over the kernels: (B, C, H, W)."""

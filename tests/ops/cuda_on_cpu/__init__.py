@@ -32,7 +32,9 @@ from tests.needs import reason_of_lack
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
 # Those of the package whose operators run on CUDA.
-MODULES = 'add_norm aggregated_attention cosine_attention gated_convolution gelu_pool log_cpb sliding_window'
+MODULES = (
+    'add_norm aggregated_attention cosine_attention gated_convolution gelu_pool log_cpb sliding_window sparse_codes'
+)
 # Seed of the order of the threads in all tests; by default another one in each run.
 SEED_VARIABLE = 'BIOATTN_MM_THREADS_SEED'
 

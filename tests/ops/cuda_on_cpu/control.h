@@ -60,6 +60,7 @@ inline std::optional<bioattn_mm::Tensor> copy(const std::optional<at::Tensor>& t
 
 inline double copy(double number) { return number; }
 inline int64_t copy(int64_t number) { return number; }
+inline bool copy(bool condition) { return condition; }
 
 // A function of the kernels' tensors as an operator, which calls it with copies between guard pages.
 template <auto function, typename Signature = decltype(function)>

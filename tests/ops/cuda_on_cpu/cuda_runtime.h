@@ -58,6 +58,14 @@ inline int __shfl_xor_sync(unsigned mask, int value, int difference) {
   return static_cast<int>(__float_as_uint(__shfl_xor_sync(mask, bits, difference)));
 }
 
+inline double __shfl_xor_sync(unsigned mask, double value, int difference) {
+  int halves[2];
+  memcpy(halves, &value, sizeof value);
+  for (int& half : halves) half = __shfl_xor_sync(mask, half, difference);
+  memcpy(&value, halves, sizeof value);
+  return value;
+}
+
 inline bool __all_sync(unsigned, bool value) {
   const cuda_on_cpu::Slot* const slots = cuda_on_cpu::exchange({{value ? 1.0f : 0.0f}});
   bool all = true;

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.analysis.attention_recorder import record_attention
+from bioattn_mm.ops.sparse_codes import gelu_threshold
 from bioattn_mm.systems.vars import VARS
 from bioattn_mm.systems.vars.attention import (
     THRESHOLDS,
     ConvolutionalSparseReconstruction,
     IstaReconstructionAttention,
     SparseReconstructionAttention,
-    gelu_threshold,
 )
 from bioattn_mm.systems.vars.baselines import GlobalFilter, PerformerAttention
 from tests.systems.common.small_backbones import ISTA, RVT

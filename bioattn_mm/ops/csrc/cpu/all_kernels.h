@@ -9,6 +9,7 @@
 #include "log_cpb_cpu.h"
 #include "peripheral_attention_cpu.h"
 #include "sliding_window_cpu.h"
+#include "sparse_codes_cpu.h"
 
 namespace bioattn_mm::BIOATTN_ISA {
 
@@ -28,6 +29,8 @@ CpuKernels make_kernels() {
       log_cpb::backward,
       peripheral_attention::forward,
       peripheral_attention::backward,
+      sparse_codes::forward,
+      sparse_codes::backward,
       sliding_window::products,
       sliding_window::sums};
 }

@@ -12,6 +12,7 @@
 #include "../log_cpb.h"
 #include "../peripheral_attention.h"
 #include "../sliding_window.h"
+#include "../sparse_codes.h"
 
 // Apart from x86-64, PyTorch builds for one instruction set a processor family, and so do we: see default.cpp.
 #if defined(__x86_64__)
@@ -52,6 +53,8 @@ struct CpuKernels {
   LogCPBBackward* log_cpb_table_backward;
   PeripheralAttentionForward* peripheral_attention_forward;
   PeripheralAttentionBackward* peripheral_attention_backward;
+  SparseCodesForward* sparse_codes_forward;
+  SparseCodesBackward* sparse_codes_backward;
   WindowProducts* window_products;
   WindowSums* window_sums;
   bool has_bfloat16_instructions = false;

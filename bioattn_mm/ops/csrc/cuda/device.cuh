@@ -58,6 +58,15 @@ struct ColumnSum {
   bool exists;  // in this thread
 };
 
+// The sum of what the lanes of a warp have, in each of them.
+template <typename T>
+__device__ __forceinline__ T warp_sum(T x) {
+#pragma unroll
+  for (int difference = kWarpSize / 2; difference > 0; difference /= 2)
+    x += __shfl_xor_sync(kFullWarp, x, difference);
+  return x;
+}
+
 // Two elements that are neighbours in memory, loaded and stored at once.
 template <typename T>
 struct alignas(2 * sizeof(T)) Pair {

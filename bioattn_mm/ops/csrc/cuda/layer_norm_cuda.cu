@@ -50,13 +50,6 @@ struct Sizes {
   int tokens_of_image, channels, warps;
 };
 
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int difference = kWarpSize / 2; difference > 0; difference /= 2)
-    x += __shfl_xor_sync(kFullWarp, x, difference);
-  return x;
-}
-
 template <typename T>
 __device__ __forceinline__ void store_pair(T* address, const Pair<T>& pair) {
   *reinterpret_cast<Pair<T>*>(address) = pair;

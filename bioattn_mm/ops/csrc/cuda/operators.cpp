@@ -7,6 +7,7 @@
 #include "../layer_norm.h"
 #include "../log_cpb.h"
 #include "../sliding_window.h"
+#include "../sparse_codes.h"
 #include "../transnext_block.h"
 #include "cuda/cuda_kernel.h"
 
@@ -78,6 +79,7 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
       "log_cpb_table_backward",
       boxed<checked<cuda_kernel<log_cpb_table_backward_cuda>, check_log_cpb_table_backward>>);
   TransNeXtBlock<CudaBlock>::add_to(library);
+  SparseCodes<sparse_codes_forward_cuda, sparse_codes_backward_cuda>::add_to(library);
   SlidingWindow<window_products_cuda, window_sums_cuda>::add_to(library);
 }
 

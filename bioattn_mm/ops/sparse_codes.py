@@ -1,0 +1,89 @@
+"""Sparse codes by proximal gradient steps, the recurrence of VARS' attention."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .arguments import check_fits, without_autocast
+from .backends import choose_backend
+from .registration import differentiable
+
+
+def soft_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
+    """sign(x) max(|x| - threshold, 0), the proximal operator of the L1 norm."""
+    return x - x.clamp(-threshold, threshold)
+
+
+def gelu_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
+    """sign(x) GELU(|x| - threshold), the release's smooth version in VARS-D and VARS-SD."""
+    return x.detach().sign() * F.gelu(x.abs() - threshold)  # the sign has no gradient
+
+
+def proximal_steps(
+    advance: Callable[[Tensor], Tensor],
+    target: Tensor,
+    length: Tensor,
+    penalty: Tensor | float,
+    num_steps: int,
+    threshold: Callable[[Tensor, Tensor | float], Tensor] = soft_threshold,
+) -> Iterator[Tensor]:
+    """Proximal gradient steps on `|x - P u|^2 / 2 + penalty |u|_1` (VARS, eq. 10 and 12), the first from u = 0.
+
+    Args:
+        advance: A step without the penalty: of u, `u - length * (P^T P u - target)`.
+        target: P^T x, of any shape, which is that of the codes: the first without a penalty (section 3.4).
+        length: Length of the steps after the first, 1. With the soft threshold the objective never rises if it is at
+            most 2 / (largest eigenvalue of P^T P).
+        penalty: Weight of the L1 norm.
+        num_steps: Number of codes after the first.
+        threshold: `soft_threshold` or `gelu_threshold`.
+    """
+    codes = threshold(target, penalty)
+    yield codes
+    penalty = length * penalty
+    for _ in range(num_steps):
+        codes = threshold(advance(codes), penalty)
+        yield codes
+
+
+def sparse_codes(
+    gram: Tensor, target: Tensor, length: Tensor, penalty: Tensor, num_steps: int, backend: str | None = None
+) -> Tensor:
+    """The last of the `proximal_steps` with `gelu_threshold` and `u - length * (gram u - target)`, as one operator.
+
+    Args:
+        gram: Gram matrices, (N, m, m), float32 or float64.
+        target: (N, m, d), in the dtype of `gram`, as what follows.
+        length: Length of the steps after the first, (N,).
+        penalty: (1,).
+        num_steps: Number of steps after the first.
+        backend: 'cpu', 'cuda' or 'reference'; by default see `choose_backend`.
+
+    Returns:
+        (N, m, d).
+    """
+    if target.dim() != 3 or not target.dtype.itemsize >= 4:
+        raise ValueError(f'target must be (N, m, d), float32 or float64, got {target.dtype} {tuple(target.shape)}')
+    number, states, _ = target.shape
+    of_steps = dict(length=(length, (number,)), penalty=(penalty, (1,)))
+    check_fits('target', target, target.dtype, gram=(gram, (number, states, states)), **of_steps)
+    if choose_backend(target.device, backend) != 'reference':
+        arguments = gram, target, length, penalty, num_steps, torch.is_grad_enabled()
+        return differentiable('sparse_codes', *arguments)[0]
+    with without_autocast(target):
+        for codes in code_steps(gram, target, length[:, None, None], penalty, num_steps, gelu_threshold):
+            last = codes  # the earlier ones are not kept in memory
+    return last
+
+
+def code_steps(
+    gram: Tensor, target: Tensor, length: Tensor, penalty: Tensor | float, num_steps: int, threshold: Callable
+) -> Iterator[Tensor]:
+    """All `proximal_steps` with a Gram matrix; `length` has the axes of the others, of 1 row and column."""
+    # Products with the length of a step are the same in all of them.
+    matrix, constant = -length * gram, length * target
+    return proximal_steps(
+        lambda codes: constant + codes + matrix @ codes, target, length, penalty, num_steps, threshold
+    )
