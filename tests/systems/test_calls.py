@@ -23,7 +23,7 @@ BACKBONES = {
     'GABViT': (partial(GABViT, 'small'), False, 3018),
     'PerViT': (partial(PerViT, 'tiny'), False, 2840),
     'VARS-S in RVT': (partial(VARS, 'rvt-tiny', pretrain_size=64), False, 3018),
-    'VARS-D in DeiT': (partial(VARS, 'deit-tiny', 'vars_d', pretrain_size=64), False, 2420),
+    'VARS-D in DeiT': (partial(VARS, 'deit-tiny', 'vars_d', pretrain_size=64), False, 2640),
     'TransNeXt': (partial(TransNeXt, 'tiny'), False, 1.25 * SWIN),
     'TransNeXt in bfloat16': (partial(TransNeXt, 'tiny'), True, 1.33 * SWIN),
     'TransNeXt in bfloat16 with dropped paths': (partial(TransNeXt, 'tiny', drop_path_rate=0.2), True, 1.35 * SWIN),
