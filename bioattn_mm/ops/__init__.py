@@ -5,8 +5,8 @@ The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` 
 `gated_convolution`, `gelu_pool`, on a GPU `gelu_pool_norm`, `log_cpb_table` and `add_norm`; those of GAB for plain
 ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`, those of VARS-D and VARS-SD `sparse_codes`;
 DINO and Mask2Former run `deformable_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to
-build other attention layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `DynamicBiasAttention`, uses
-them.
+build other attention layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `DynamicBiasAttention`,
+uses them.
 """
 
 from .add_norm import add_norm

@@ -122,8 +122,8 @@ GRADIENTS: dict[str, dict[str, Callable[[dict], Tensor]]] = dict(
 )
 
 
-# How many arguments, from the first on, autocast casts to its dtype, but float64. Operators that are not here call none
-# of PyTorch's that it knows, or run below it.
+# How many arguments, from the first on, autocast casts to its dtype, but float64. Operators that are not here call
+# none of PyTorch's that it knows, or run below it.
 NUM_CAST = dict(
     aggregated_attention=9,
     peripheral_attention=3,  # position-based attention keeps its precision

@@ -51,29 +51,30 @@ def proximal_steps(
 def sparse_codes(
     gram: Tensor, target: Tensor, length: Tensor, penalty: Tensor, num_steps: int, backend: str | None = None
 ) -> Tensor:
-    """The last of the `proximal_steps` with `gelu_threshold` and `u - length * (gram u - target)`, as one operator.
+    """The last of the `code_steps` with `gelu_threshold`, as one operator.
 
     Args:
-        gram: Gram matrices, (N, m, m), float32 or float64.
-        target: (N, m, d), in the dtype of `gram`, as what follows.
-        length: Length of the steps after the first, (N,).
+        gram: Gram matrices, (..., m, m), float32 or float64.
+        target: (..., m, d), in the dtype of `gram`, as what follows.
+        length: Length of the steps after the first, (..., 1, 1).
         penalty: (1,).
         num_steps: Number of steps after the first.
         backend: 'cpu', 'cuda' or 'reference'; by default see `choose_backend`.
 
     Returns:
-        (N, m, d).
+        (..., m, d).
     """
-    if target.dim() != 3 or not target.dtype.itemsize >= 4:
-        raise ValueError(f'target must be (N, m, d), float32 or float64, got {target.dtype} {tuple(target.shape)}')
-    number, states, _ = target.shape
-    of_steps = dict(length=(length, (number,)), penalty=(penalty, (1,)))
-    check_fits('target', target, target.dtype, gram=(gram, (number, states, states)), **of_steps)
+    if target.dim() < 3 or not target.dtype.itemsize >= 4:
+        raise ValueError(f'target must be (..., m, d), float32 or float64, got {target.dtype} {tuple(target.shape)}')
+    *others, states, _ = target.shape
+    of_steps = dict(gram=(gram, (*others, states, states)), length=(length, (*others, 1, 1)), penalty=(penalty, (1,)))
+    check_fits('target', target, target.dtype, **of_steps)
     if choose_backend(target.device, backend) != 'reference':
-        arguments = gram, target, length, penalty, num_steps, torch.is_grad_enabled()
-        return differentiable('sparse_codes', *arguments)[0]
+        matrices = gram.flatten(0, -3), target.flatten(0, -3), length.flatten()
+        codes = differentiable('sparse_codes', *matrices, penalty, num_steps, torch.is_grad_enabled())[0]
+        return codes.view(target.shape)
     with without_autocast(target):
-        for codes in code_steps(gram, target, length[:, None, None], penalty, num_steps, gelu_threshold):
+        for codes in code_steps(gram, target, length, penalty, num_steps, gelu_threshold):
             last = codes  # the earlier ones are not kept in memory
     return last
 
@@ -81,7 +82,7 @@ def sparse_codes(
 def code_steps(
     gram: Tensor, target: Tensor, length: Tensor, penalty: Tensor | float, num_steps: int, threshold: Callable
 ) -> Iterator[Tensor]:
-    """All `proximal_steps` with a Gram matrix; `length` has the axes of the others, of 1 row and column."""
+    """All `proximal_steps` with a Gram matrix, `u - length * (gram u - target)` without the threshold."""
     # Products with the length of a step are the same in all of them.
     matrix, constant = -length * gram, length * target
     return proximal_steps(

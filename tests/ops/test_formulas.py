@@ -134,7 +134,6 @@ def codes_after_three_steps(
     gram: Tensor, target: Tensor, length: Tensor, penalty: Tensor, backend: None = None
 ) -> Tensor:
     """VARS, eq. 12, with a Gram matrix for each, and GELU for max(., 0)."""
-    length = length[:, None, None]
 
     def threshold(codes: Tensor, limit: Tensor) -> Tensor:
         return codes.sign() * F.gelu(codes.abs() - limit)

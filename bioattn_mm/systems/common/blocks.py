@@ -63,7 +63,9 @@ def patch_embedding(embed_dims: int, patch_size: int, in_channels: int = 3) -> P
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
     """Pad images, (B, C, H, W), with zeros at the bottom and right to whole patches."""
-    return F.pad(x, (0, -x.shape[3] % patch_size, 0, -x.shape[2] % patch_size))
+    # Not -length % patch_size: with sizes left open torch.compile cannot do without remainders of negative numbers.
+    bottom, right = ((length + patch_size - 1) // patch_size * patch_size - length for length in x.shape[2:])
+    return F.pad(x, (0, right, 0, bottom))
 
 
 def init_linear(module: nn.Module) -> None:

@@ -10,7 +10,7 @@ from ...errors import InputError
 from ...ops import sparse_codes
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
-from ...ops.portable import hypot, is_same_grid
+from ...ops.portable import hypot, is_same_grid, is_traced
 from ...ops.sparse_codes import code_steps, gelu_threshold, proximal_steps, soft_threshold
 from ...registry import MODELS
 from ..common.arguments import full_precision, head_dims_of
@@ -221,17 +221,16 @@ class SparseReconstructionAttention(SparseReconstruction):
         """P with columns of unit length, (B, heads, H * W, columns), of queries (B, heads, H * W, d)."""
         columns = self.features(query)
         if self.static_grid is not None:
-            static = self._static_columns(grid, query.dtype).expand(len(query), -1, -1, -1)
-            columns = torch.cat((columns, static), -1)
+            static = self._static_columns(grid, query.dtype)
+            # The batch by its axis: `len` would make it a constant of an exported graph.
+            columns = torch.cat((columns, static.expand(query.shape[0], -1, -1, -1)), -1)
         return normalize(columns, -2)
 
     def reconstruct(self, projected: Tensor) -> Tensor:
         if self.threshold is not gelu_threshold:
             return super().reconstruct(projected)
         dictionary, value = self.encode(projected)
-        gram, target, length, penalty = self.problem(dictionary, value)
-        codes = sparse_codes(gram.flatten(0, 1), target.flatten(0, 1), length.flatten(), penalty, self.num_steps)
-        return self.decode(dictionary, codes.view(target.shape))
+        return self.decode(dictionary, sparse_codes(*self.problem(dictionary, value), self.num_steps))
 
     def states(self, dictionary: Tensor, value: Tensor) -> Iterator[Tensor]:
         """(B, heads, columns, d) each."""
@@ -297,10 +296,18 @@ class FourierKernels(nn.Module):
         spectrum = torch.view_as_complex(kernel)
         if is_same_grid(grid, self.grid):
             return spectrum
-        kernel = torch.fft.irfft2(spectrum, s=self.grid).flatten(-2)
-        moved = kernel.new_zeros(*kernel.shape[:-1], grid[0] * grid[1])
-        moved = moved.index_add(-1, _places(self.grid, grid, kernel.device), kernel)
-        return torch.fft.rfft2(moved.reshape(*kernel.shape[:-1], *grid))
+        kernel = torch.fft.irfft2(spectrum, s=self.grid)
+        moved = kernel.new_zeros(*kernel.shape[:-2], grid[0] * grid[1])
+        moved = moved.index_add(-1, _places(self.grid, grid, kernel.device), kernel.flatten(-2))
+        moved = torch.fft.rfft2(moved.reshape(*kernel.shape[:-2], *grid))
+        if not is_traced():
+            return moved
+        # A graph for all sizes runs at the kernels' own, too, where they keep the parts that no real kernel has.
+        lost = spectrum - torch.fft.rfft2(kernel)
+        rows, columns = (torch.arange(length, device=kernel.device) for length in moved.shape[-2:])
+        is_own = (torch.ones_like(rows).sum() == self.grid[0]) & (moved.new_ones(grid[1]).real.sum() == self.grid[1])
+        lost = lost[..., rows.clamp(max=lost.shape[-2] - 1)[:, None], columns.clamp(max=lost.shape[-1] - 1)]
+        return moved + lost * is_own
 
 
 @cached_constant
