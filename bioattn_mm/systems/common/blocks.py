@@ -63,7 +63,7 @@ def patch_embedding(embed_dims: int, patch_size: int, in_channels: int = 3) -> P
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
     """Pad images, (B, C, H, W), with zeros at the bottom and right to whole patches."""
-    # Not -length % patch_size: with sizes left open torch.compile cannot do without remainders of negative numbers.
+    # Not -length % patch_size: torch.compile lacks remainders of negative numbers for sizes that are left open.
     bottom, right = ((length + patch_size - 1) // patch_size * patch_size - length for length in x.shape[2:])
     return F.pad(x, (0, right, 0, bottom))
 
