@@ -76,6 +76,8 @@ def _aggregate(x: Tensor, *arguments: object) -> tuple[Tensor, ...]:
 def _after_attention(x: Tensor, *arguments: object) -> tuple[Tensor, ...]:
     """The next norm, the block's tokens, and what the backward pass takes of the norm and ConvGLU in between."""
     fc1_weight, conv_weight = arguments[5], arguments[7]
+    if not arguments[-1]:
+        return *_like(x, x), *(x.new_empty(0) for _ in range(8))
     between = [x.new_empty(*x.shape[:3], weight.shape[0]) for weight in (fc1_weight, conv_weight)]
     return *_like(x, x), *_norm(x), *between, *_norm(x)[2:]
 

@@ -64,7 +64,7 @@ def sparse_codes(
     Returns:
         (..., m, d).
     """
-    if target.dim() < 3 or not target.dtype.itemsize >= 4:
+    if target.dim() < 3 or target.dtype not in (torch.float32, torch.float64):
         raise ValueError(f'target must be (..., m, d), float32 or float64, got {target.dtype} {tuple(target.shape)}')
     *others, states, _ = target.shape
     of_steps = dict(gram=(gram, (*others, states, states)), length=(length, (*others, 1, 1)), penalty=(penalty, (1,)))

@@ -29,7 +29,7 @@ def aggregate(x: Tensor, *parameters: Tensor, backend: str) -> Tensor:
 def after_attention(x: Tensor, attended: Tensor, *parameters: Tensor, backend: str) -> Tensor:
     """The block's tokens, and their next norm."""
     if backend != 'reference':
-        return torch.stack(differentiable('after_attention', x, attended, *parameters, EPS)[1::-1])
+        return torch.stack(differentiable('after_attention', x, attended, *parameters, EPS, True)[1::-1])
     (proj, norm, fc1, conv, fc2, next_norm), factors = zip(parameters[:12:2], parameters[1:12:2]), parameters[12:]
     add = partial(add_norm, backend='reference')
     norm, next_norm = ([tensor.to(x.dtype) for tensor in each] for each in (norm, next_norm))

@@ -50,7 +50,7 @@ STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   define(
       "add_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor sum, Tensor mean, Tensor rstd, Tensor? factor, "
       "Tensor weight) -> (Tensor x, Tensor branch, Tensor branch_bias, Tensor weight, Tensor bias)");
-  define("after_attention(Tensor x, " + kBlock + kFactors + "float eps) -> (" + kOfBlock + ")");
+  define("after_attention(Tensor x, " + kBlock + kFactors + "float eps, bool for_backward) -> (" + kOfBlock + ")");
   define(
       "after_attention_backward(Tensor grad_next, Tensor? grad_output, " + kBlock + kFactors + kOfBlock +
       ") -> (Tensor x, " + kBlock + ")");

@@ -148,15 +148,22 @@ struct TransNeXtBlock {
   // The next norm, the block's tokens, and what the backward pass takes.
   static Tensors<10> after_attention(
       const Tensor& x, const Tensor& attended, const BlockParameters& p,
-      const std::optional<Tensor>& attention_factor, const std::optional<Tensor>& mlp_factor, double eps) {
+      const std::optional<Tensor>& attention_factor, const std::optional<Tensor>& mlp_factor, double eps,
+      bool for_backward) {
     check_after_attention("x", x, attended, p);
-    const auto [normed, sum, mean, rstd] =
+    auto [normed, sum, mean, rstd] =
         project_add_norm(x, attended, p.proj_weight, p.proj_bias, p.norm_weight, p.norm_bias, attention_factor, eps);
-    const Tensor to_gate = tokens_of(product(rows_of(normed), transposed(p.fc1_weight)), x, {p.fc1_weight.size(0)});
+    Tensor to_gate = tokens_of(product(rows_of(normed), transposed(p.fc1_weight)), x, {p.fc1_weight.size(0)});
+    const auto nothing = [&] { return empty({0}, x.options()); };
+    if (!for_backward) normed = nothing();  // what only the backward pass takes is freed as soon as it can be
     const Tensor gated = Kernels::gated_convolution(to_gate, std::optional(p.fc1_bias), p.conv_weight, p.conv_bias);
+    if (!for_backward) to_gate = nothing();
     const auto [next, output, next_mean, next_rstd] =
         project_add_norm(sum, gated, p.fc2_weight, p.fc2_bias, p.next_weight, p.next_bias, mlp_factor, eps);
-    return {next, output, sum, normed, mean, rstd, to_gate, gated, next_mean, next_rstd};
+    if (for_backward) return {next, output, sum, normed, mean, rstd, to_gate, gated, next_mean, next_rstd};
+    Tensors<10> results = {next, output};
+    std::generate(results.begin() + 2, results.end(), nothing);
+    return results;
   }
 
   static Tensors<14> after_attention_backward(

@@ -83,7 +83,8 @@ class Blocks(nn.ModuleList):
     def _operators(self, x: Tensor, norm: nn.LayerNorm, columns: list[list[Tensor]]) -> Tensor:
         blocks, dtype, run = [*self._modules.values()], autocast_dtype(x), _block
         next_norms = [column[1:] for column in columns[:2]]
-        after_attentions = zip(*columns[2:12], *next_norms, *zip(*_drop_path(blocks, x)), repeat(norm.eps))
+        options = repeat(norm.eps), repeat(torch.is_grad_enabled())
+        after_attentions = zip(*columns[2:12], *next_norms, *zip(*_drop_path(blocks, x)), *options)
         if self.with_cp and torch.is_grad_enabled():
             run = partial(checkpoint, _block, use_reentrant=False, preserve_rng_state=False)
         normed = blocks[0].norm1(x)
@@ -207,7 +208,7 @@ def _block(
     if x.dtype == attended.dtype:
         normed, x, *_ = call('after_attention', x, attended, *others)
         return x, normed
-    *parameters, attention_factor, mlp_factor, eps = others
+    *parameters, attention_factor, mlp_factor, eps, _ = others
     proj, norm2, (fc1_weight, fc1_bias), conv, fc2, next_norm = zip(parameters[::2], parameters[1::2])
     with without_autocast(x):  # the branches of a GPU in float16 have less precision than the tokens
         x, normed = add_norm(x, F.linear(attended, *proj).to(x.dtype), *norm2, eps, attention_factor)
