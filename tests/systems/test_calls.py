@@ -21,7 +21,7 @@ BACKBONES = {
     'ConViT': (partial(ConViT, 'tiny'), False, 2213),
     'GABSwin': (partial(GABSwin, 'tiny'), False, 1.5 * SWIN),
     'GABViT': (partial(GABViT, 'small'), False, 3018),
-    'PerViT': (partial(PerViT, 'tiny'), False, 2840),
+    'PerViT': (partial(PerViT, 'tiny'), False, 2890),
     'VARS-S in RVT': (partial(VARS, 'rvt-tiny', pretrain_size=64), False, 3018),
     'VARS-D in DeiT': (partial(VARS, 'deit-tiny', 'vars_d', pretrain_size=64), False, 2640),
     'TransNeXt': (partial(TransNeXt, 'tiny'), False, 1.25 * SWIN),
