@@ -11,7 +11,6 @@ from pathlib import Path
 
 import timm
 import torch
-import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.registry import MODELS as MMENGINE_MODELS
 from mmengine.registry import init_default_scope
@@ -22,6 +21,7 @@ from ..errors import InputError, first_line
 from ..runtime.files import unique_name
 from ..systems.common.attention_maps import Recording
 from ..systems.common.backbone import Backbone
+from ..systems.common.blocks import pad_to_patches
 from ..systems.timm_models import timm_registry
 from ..training.config.loading import load_config
 from ..training.runner import without_initial_values
@@ -211,7 +211,7 @@ class TimmBackbone(OtherBackbone):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         # Some take whole patches alone: the image is padded at the bottom and right.
         stride = self.model.feature_info[0]['reduction']
-        for image in (x, F.pad(x, (0, -x.shape[3] % stride, 0, -x.shape[2] % stride))):
+        for image in (x, pad_to_patches(x, stride)):
             try:
                 options = dict(indices=list(self.out_indices), output_fmt='NCHW', intermediates_only=True)
                 return tuple(self.model.forward_intermediates(image, **options))

@@ -27,7 +27,7 @@ def proximal_steps(
     length: Tensor,
     penalty: Tensor | float,
     num_steps: int,
-    threshold: Callable[[Tensor, Tensor | float], Tensor] = soft_threshold,
+    threshold: Callable[[Tensor, Tensor | float], Tensor],
 ) -> Iterator[Tensor]:
     """Proximal gradient steps on `|x - P u|^2 / 2 + penalty |u|_1` (VARS, eq. 10 and 12), the first from u = 0.
 
@@ -74,8 +74,13 @@ def sparse_codes(
         codes = differentiable('sparse_codes', *matrices, penalty, num_steps, torch.is_grad_enabled())[0]
         return codes.view(target.shape)
     with without_autocast(target):
-        for codes in code_steps(gram, target, length, penalty, num_steps, gelu_threshold):
-            last = codes  # the earlier ones are not kept in memory
+        return last_of(code_steps(gram, target, length, penalty, num_steps, gelu_threshold))
+
+
+def last_of(steps: Iterator[Tensor]) -> Tensor:
+    """The codes after the last step; the earlier ones are not kept in memory."""
+    for codes in steps:
+        last = codes
     return last
 
 

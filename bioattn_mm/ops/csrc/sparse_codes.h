@@ -23,6 +23,53 @@ using SparseCodesBackward = void(
     const SparseCodesStep& step, const Tensor& grad, const Tensor& product, const Tensor& of_sum,
     const Tensor& scaled, const Tensor& of_length, const Tensor& of_penalty);
 
+// Rows of a tensor (N, m, d), or none.
+template <typename T>
+struct RowsOf {
+  RowsOf(const Tensor& tensor) : data(DataOf{tensor}), stride(tensor.defined() ? tensor.stride(1) : 0) {}
+
+  T* data;
+  int64_t stride;
+};
+
+// What kernels read of a step, and what a backward pass reads and writes besides.
+template <typename T>
+struct SparseCodesPointers {
+  explicit SparseCodesPointers(const SparseCodesStep& step)
+      : rows(step.target.size(0) * step.target.size(1)),
+        states(static_cast<int>(step.target.size(1))),
+        channels(static_cast<int>(step.target.size(2))),
+        target(step.target),
+        codes(step.codes),
+        lengths(DataOf{step.length}),
+        penalty(DataOf{step.penalty}) {}
+
+  int64_t rows;
+  int states, channels;
+  RowsOf<const T> target, codes;
+  const T *lengths, *penalty;
+};
+
+template <typename T>
+struct SparseCodesGradients {
+  SparseCodesGradients(
+      const SparseCodesStep& step, const Tensor& grad, const Tensor& product, const Tensor& of_sum,
+      const Tensor& scaled, const Tensor& of_length, const Tensor& of_penalty)
+      : grad(grad),
+        product(product),
+        residual(step.residual),
+        of_sum(of_sum),
+        scaled(scaled),
+        of_length(DataOf{of_length}),
+        of_penalty(DataOf{of_penalty}),
+        num_steps(scaled.dim() == 4 ? static_cast<int>(scaled.size(2)) : 0) {}
+
+  RowsOf<const T> grad, product, residual;
+  RowsOf<T> of_sum, scaled;
+  T *of_length, *of_penalty;
+  int num_steps;  // of `scaled` in the first step
+};
+
 SparseCodesForward sparse_codes_forward_cuda;
 SparseCodesBackward sparse_codes_backward_cuda;
 
@@ -96,15 +143,6 @@ struct SparseCodes {
     check_value(num_steps >= 0, "sparse_codes: num_steps must not be negative, got ", num_steps);
     return arguments;
   }
-};
-
-// Rows of a tensor (N, m, d), or none.
-template <typename T>
-struct RowsOf {
-  RowsOf(const Tensor& tensor) : data(DataOf{tensor}), stride(tensor.defined() ? tensor.stride(1) : 0) {}
-
-  T* data;
-  int64_t stride;
 };
 
 }  // namespace bioattn_mm

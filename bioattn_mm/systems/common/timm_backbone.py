@@ -15,6 +15,7 @@ from ...checkpoints import check_fit, read_state_dict
 from ...errors import InputError
 from ...registry import MODELS
 from .backbone import in_network_order
+from .blocks import pad_to_patches
 
 # Arguments by which models of fixed size take others; the first that a model knows is set.
 ANY_SIZE = (dict(dynamic_img_size=True), dict(strict_img_size=False), {})
@@ -162,7 +163,7 @@ class TimmBackbone(BaseModule):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B, in_channels, H, W) to (B, C_i, H_i, W_i) for each of `out_indices`, H_i = H / stride, rounded up."""
         height, width = x.shape[2:]
-        x = F.pad(x, (0, -width % self._stride, 0, -height % self._stride))
+        x = pad_to_patches(x, self._stride)
         if self.is_plain and self._patch != self._stride:
             size = [length // self._stride * self._patch for length in x.shape[2:]]
             x = F.interpolate(x, size, mode='bilinear', align_corners=False, antialias=True)

@@ -150,14 +150,13 @@ class PeripheralAttention(SizeCaching):
         """
         query, key, value = self.query_key_value(x)
         grid = tuple(x.shape[1:3])
-        if hidden is not None:
-            output = self.position.attend(query, key, value, hidden)
-        elif distances is None and self._is_kept(grid, query):
+        if hidden is None and distances is None and self._is_kept(grid, query):
             compute = partial(self.position_bias, grid, distance_embedding, query.dtype)
             bias = self._position_biases.get(self, (grid, query.dtype), compute, shared=distance_embedding)
             output = attend(query, key, value, bias)
         else:
-            hidden = self._hidden_plane(grid, distance_embedding, distances)
+            if hidden is None:
+                hidden = self._hidden_plane(grid, distance_embedding, distances)
             output = self.position.attend(query, key, value, hidden)
         return self.proj(merge_heads(output, x.shape))
 

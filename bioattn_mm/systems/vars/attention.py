@@ -10,8 +10,8 @@ from ...errors import InputError
 from ...ops import sparse_codes
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
-from ...ops.portable import hypot, is_same_grid, is_traced
-from ...ops.sparse_codes import code_steps, gelu_threshold, proximal_steps, soft_threshold
+from ...ops.portable import hypot, is_same_grid, is_symbol
+from ...ops.sparse_codes import code_steps, gelu_threshold, last_of, proximal_steps, soft_threshold
 from ...registry import MODELS
 from ..common.arguments import full_precision, head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps
@@ -56,9 +56,7 @@ class SparseReconstruction(nn.Module):
     def reconstruct(self, projected: Tensor) -> Tensor:
         """P u of the last state."""
         dictionary, value = self.encode(projected)
-        for codes in self.states(dictionary, value):
-            last = codes  # the earlier states are not kept in memory
-        return self.decode(dictionary, last)
+        return self.decode(dictionary, last_of(self.states(dictionary, value)))
 
     @torch.no_grad()
     def recurrent_states(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -300,14 +298,16 @@ class FourierKernels(nn.Module):
         moved = kernel.new_zeros(*kernel.shape[:-2], grid[0] * grid[1])
         moved = moved.index_add(-1, _places(self.grid, grid, kernel.device), kernel.flatten(-2))
         moved = torch.fft.rfft2(moved.reshape(*kernel.shape[:-2], *grid))
-        if not is_traced():
+        if not any(map(is_symbol, grid)):
             return moved
         # A graph for all sizes runs at the kernels' own, too, where they keep the parts that no real kernel has.
         lost = spectrum - torch.fft.rfft2(kernel)
-        rows, columns = (torch.arange(length, device=kernel.device) for length in moved.shape[-2:])
-        is_own = (torch.ones_like(rows).sum() == self.grid[0]) & (moved.new_ones(grid[1]).real.sum() == self.grid[1])
-        lost = lost[..., rows.clamp(max=lost.shape[-2] - 1)[:, None], columns.clamp(max=lost.shape[-1] - 1)]
-        return moved + lost * is_own
+        height, width = (kernel.new_ones(length).sum() for length in grid)  # a graph compares tensors alone
+        rows, columns = (
+            torch.arange(length, device=kernel.device).clamp(max=own - 1)
+            for length, own in zip(moved.shape[-2:], lost.shape[-2:])
+        )
+        return moved + lost[..., rows[:, None], columns] * ((height == self.grid[0]) & (width == self.grid[1]))
 
 
 @cached_constant

@@ -28,21 +28,9 @@ BIOATTN_INLINE V with_sign(const V& x, const V& y) {
 }
 
 template <typename T>
-struct Step {
-  explicit Step(const SparseCodesStep& step)
-      : states(step.target.size(1)),
-        channels(step.target.size(2)),
-        target(step.target),
-        codes(step.codes),
-        lengths(DataOf{step.length}),
-        penalty(DataOf{step.penalty}) {}
-
-  T length(int64_t row) const { return codes.data ? lengths[row / states] : T(1); }
-
-  int64_t states, channels;
-  RowsOf<const T> target, codes;
-  const T *lengths, *penalty;
-};
+T length_of(const SparseCodesPointers<T>& s, int64_t row) {
+  return s.codes.data ? s.lengths[row / s.states] : T(1);
+}
 
 // Calls function(c, number) for the vectors of a row's channels.
 template <typename T, typename Function>
@@ -52,9 +40,10 @@ BIOATTN_INLINE void for_parts(int64_t channels, const Function& function) {
 
 template <typename T>
 BIOATTN_KERNEL void advance(
-    const Step<T> s, RowsOf<const T> product, RowsOf<T> residual, RowsOf<T> next, int64_t begin, int64_t end) {
+    const SparseCodesPointers<T> s, RowsOf<const T> product, RowsOf<T> residual, RowsOf<T> next, int64_t begin,
+    int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    const T length = s.length(row), threshold = length * *s.penalty;
+    const T length = length_of(s, row), threshold = length * *s.penalty;
     for_parts<T>(s.channels, [&](int64_t c, int64_t number) __attribute__((always_inline)) {
       const auto at = [&](const auto& rows) { return rows.data + row * rows.stride + c; };
       Vector<T> x = load_some(at(s.target), number), cumulative, density;
@@ -71,17 +60,10 @@ BIOATTN_KERNEL void advance(
 }
 
 template <typename T>
-struct Gradients {
-  RowsOf<const T> grad, product, residual;
-  RowsOf<T> of_sum, scaled;
-  T *of_length, *of_penalty;
-  int64_t num_steps;  // of `scaled` in the first step
-};
-
-template <typename T>
-BIOATTN_KERNEL void differentiate(const Step<T> s, const Gradients<T> g, int64_t begin, int64_t end) {
+BIOATTN_KERNEL void differentiate(
+    const SparseCodesPointers<T> s, const SparseCodesGradients<T> g, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    const T length = s.length(row), threshold = length * *s.penalty;
+    const T length = length_of(s, row), threshold = length * *s.penalty;
     Vector<T> length_sum = {}, penalty_sum = {};
     for_parts<T>(s.channels, [&](int64_t c, int64_t number) __attribute__((always_inline)) {
       const auto at = [&](const auto& rows) { return rows.data + row * rows.stride + c; };
@@ -123,7 +105,9 @@ void forward(const SparseCodesStep& step, const Tensor& product, const Tensor& n
   dispatch<float, double>(next.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     for_rows(step.target, [&](int64_t begin, int64_t end) {
-      advance(Step<T>(step), RowsOf<const T>(product), RowsOf<T>(step.residual), RowsOf<T>(next), begin, end);
+      advance(
+          SparseCodesPointers<T>(step), RowsOf<const T>(product), RowsOf<T>(step.residual), RowsOf<T>(next), begin,
+          end);
     });
   });
 }
@@ -133,10 +117,10 @@ void backward(
     const Tensor& scaled, const Tensor& of_length, const Tensor& of_penalty) {
   dispatch<float, double>(grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Gradients<T> gradients{
-        grad,   product,           step.residual,      of_sum,
-        scaled, DataOf{of_length}, DataOf{of_penalty}, scaled.dim() == 4 ? scaled.size(2) : 0};
-    for_rows(step.target, [&](int64_t begin, int64_t end) { differentiate(Step<T>(step), gradients, begin, end); });
+    const SparseCodesGradients<T> gradients(step, grad, product, of_sum, scaled, of_length, of_penalty);
+    for_rows(step.target, [&](int64_t begin, int64_t end) {
+      differentiate(SparseCodesPointers<T>(step), gradients, begin, end);
+    });
   });
 }
 

@@ -209,7 +209,10 @@ __device__ __forceinline__ float power_of_two(float x) {
 }
 
 // The distribution function of the normal distribution: GELU(x) = x * cumulative(x).
-__device__ __forceinline__ float cumulative(float x) { return 0.5f + 0.5f * erff(0.70710678f * x); }
+template <typename T>
+__device__ __forceinline__ T cumulative(T x) {
+  return T(0.5) + T(0.5) * erf(T(0.70710678118654752440) * x);
+}
 
 // GELU'(x), given cumulative(x).
 __device__ __forceinline__ float gelu_slope(float x, float cumulative) {

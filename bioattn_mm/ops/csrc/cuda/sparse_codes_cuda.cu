@@ -11,31 +11,9 @@ namespace {
 constexpr int kWarps = 8, kThreads = kWarps * kWarpSize;
 
 template <typename T>
-struct Step {
-  explicit Step(const SparseCodesStep& step)
-      : rows(step.target.size(0) * step.target.size(1)),
-        states(static_cast<int>(step.target.size(1))),
-        channels(static_cast<int>(step.target.size(2))),
-        target(step.target),
-        codes(step.codes),
-        lengths(DataOf{step.length}),
-        penalty(DataOf{step.penalty}) {}
-
-  __device__ __forceinline__ T length(int64_t row) const { return codes.data ? lengths[row / states] : T(1); }
-
-  int64_t rows;
-  int states, channels;
-  RowsOf<const T> target, codes;
-  const T *lengths, *penalty;
-};
-
-template <typename T>
-struct Gradients {
-  RowsOf<const T> grad, product, residual;
-  RowsOf<T> of_sum, scaled;
-  T *of_length, *of_penalty;
-  int num_steps;  // of `scaled` in the first step
-};
+__device__ __forceinline__ T length_of(const SparseCodesPointers<T>& s, int64_t row) {
+  return s.codes.data ? s.lengths[row / s.states] : T(1);
+}
 
 template <typename T>
 __device__ __forceinline__ T& at(const RowsOf<T>& rows, int64_t row, int channel) {
@@ -48,19 +26,14 @@ __device__ __forceinline__ T with_sign(T x, T y) {
   return x > 0 ? y : x < 0 ? -y : x * y;
 }
 
-template <typename T>
-__device__ __forceinline__ T probability_below(T x) {
-  return T(0.5) + T(0.5) * erf(T(0.70710678118654752440) * x);
-}
-
 __device__ __forceinline__ int64_t row_of_warp() { return int64_t(blockIdx.x) * kWarps + threadIdx.x / kWarpSize; }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    advance_kernel(Step<T> s, RowsOf<const T> product, RowsOf<T> residual, RowsOf<T> next) {
+    advance_kernel(SparseCodesPointers<T> s, RowsOf<const T> product, RowsOf<T> residual, RowsOf<T> next) {
   const int64_t row = row_of_warp();
   if (row >= s.rows) return;
-  const T length = s.length(row), threshold = length * *s.penalty;
+  const T length = length_of(s, row), threshold = length * *s.penalty;
   for (int c = threadIdx.x % kWarpSize; c < s.channels; c += kWarpSize) {
     T x = at(s.target, row, c);
     if (s.codes.data) {
@@ -69,21 +42,22 @@ __global__ void __launch_bounds__(kThreads)
       x = at(s.codes, row, c) + length * x;
     }
     const T size = fabs(x) - threshold;
-    at(next, row, c) = with_sign(x, size * probability_below(size));
+    at(next, row, c) = with_sign(x, size * cumulative(size));
   }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) differentiate_kernel(Step<T> s, Gradients<T> g) {
+__global__ void __launch_bounds__(kThreads)
+    differentiate_kernel(SparseCodesPointers<T> s, SparseCodesGradients<T> g) {
   const int64_t row = row_of_warp();
   if (row >= s.rows) return;
-  const T length = s.length(row), threshold = length * *s.penalty;
+  const T length = length_of(s, row), threshold = length * *s.penalty;
   T of_length = 0, of_penalty = 0;
   for (int c = threadIdx.x % kWarpSize; c < s.channels; c += kWarpSize) {
     const T residual = s.codes.data ? at(g.residual, row, c) : T(0);
     const T x = s.codes.data ? at(s.codes, row, c) + length * residual : at(s.target, row, c);
     const T size = fabs(x) - threshold;
-    const T slope = probability_below(size) + size * T(0.39894228040143267794) * exp(T(-0.5) * size * size);
+    const T slope = cumulative(size) + size * T(0.39894228040143267794) * exp(T(-0.5) * size * size);
     T grad = at(g.grad, row, c);
     if (g.product.data) grad += at(g.product, row, c);
     grad = x != 0 ? grad * slope : T(0);  // the size of 0 has none
@@ -107,7 +81,7 @@ void sparse_codes_forward_cuda(const SparseCodesStep& step, const Tensor& produc
   const DeviceGuard guard(next.device());
   dispatch<float, double>(next.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Step<T> s(step);
+    const SparseCodesPointers<T> s(step);
     launch(
         advance_kernel<T>, dim3(static_cast<unsigned>(divide_up(s.rows, kWarps))), kThreads, 0, s,
         RowsOf<const T>(product), RowsOf<T>(step.residual), RowsOf<T>(next));
@@ -120,10 +94,8 @@ void sparse_codes_backward_cuda(
   const DeviceGuard guard(grad.device());
   dispatch<float, double>(grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Step<T> s(step);
-    const Gradients<T> gradients{
-        grad,   product,           step.residual,      of_sum,
-        scaled, DataOf{of_length}, DataOf{of_penalty}, scaled.dim() == 4 ? static_cast<int>(scaled.size(2)) : 0};
+    const SparseCodesPointers<T> s(step);
+    const SparseCodesGradients<T> gradients(step, grad, product, of_sum, scaled, of_length, of_penalty);
     launch(
         differentiate_kernel<T>, dim3(static_cast<unsigned>(divide_up(s.rows, kWarps))), kThreads, 0, s, gradients);
   });
