@@ -78,6 +78,7 @@ KERNELS = {
     'bioattn_mm::after_attention_backward': 6 + 2 * 2 + 3,
     'bioattn_mm::cosine_attention': 4,
     'bioattn_mm::cosine_attention_backward': 15,
+    'bioattn_mm::deformable_attention_backward': 2,
     'bioattn_mm::gated_convolution_backward': 3,
     'bioattn_mm::gelu_pool_norm_backward': 2,
     'bioattn_mm::log_cpb_table_backward': 2,

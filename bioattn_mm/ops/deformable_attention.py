@@ -2,13 +2,13 @@
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from .arguments import check_dtype, check_fits, without_autocast
 from .backends import choose_backend
-from .portable import is_traced, is_transformed
 from .reference import samples_of_level
 from .registration import differentiable, needs_backward
+
+NO_ORDER = 'deformable_attention on CUDA sums gradients in any order, and deterministic algorithms are asked for'
 
 
 def deformable_attention(
@@ -16,8 +16,9 @@ def deformable_attention(
 ) -> Tensor:
     """Weighted sum of values that are sampled bilinearly from each level; values outside of a level are zero.
 
-    Sums are in float32; locations and weights of half precision are taken as float32. On a GPU the samples of a level
-    are computed again in the backward pass: those of all levels take levels * points times the memory of the output.
+    Sums are in float32; locations and weights of half precision are taken as float32. No sample is stored. On a GPU
+    the order of the sums into gradients of values changes from run to run: where deterministic algorithms are asked
+    for, PyTorch's formula runs.
 
     Args:
         value: Values of all levels, one after the other, each row-major, (B, sum of H * W, heads, d).
@@ -25,7 +26,7 @@ def deformable_attention(
         locations: Sampling points as (x, y), where 0 and 1 are the outer edges of the level,
             (B, Q, heads, levels, points, 2).
         weights: (B, Q, heads, levels, points).
-        backend: 'cpu' (fused: no sample is stored) or 'reference'; by default see `choose_backend`.
+        backend: 'cpu' or 'cuda' (fused), or 'reference'; by default see `choose_backend`.
 
     Returns:
         (B, Q, heads, d) in the dtype of `value`.
@@ -41,20 +42,16 @@ def deformable_attention(
     check_fits('value', value, torch.int64, shapes=(shapes, (levels, 2)))
     check_fits('value', value, full, weights=(weights, (batch, queries, heads, levels, points)))
     check_fits('value', value, full, locations=(locations, (*weights.shape, 2)))
-    if choose_backend(value.device, backend) == 'cpu':
+    is_ordered = torch.are_deterministic_algorithms_enabled() and needs_backward(value)
+    unsupported = NO_ORDER if is_ordered and value.device.type != 'cpu' else None
+    if choose_backend(value.device, backend, unsupported) != 'reference':
         return differentiable('deformable_attention', value, shapes, locations, weights)
     sizes = shapes.tolist()  # one copy to the host for all levels
     lengths = [height * width for height, width in sizes]
     if sum(lengths) != value.shape[1] or min(lengths, default=0) < 0:
         raise ValueError(f'the levels of shapes must have the {value.shape[1]} tokens of value together, got {sizes}')
-    is_kept = value.device.type != 'cuda' or is_traced() or is_transformed() or not needs_backward(value, locations)
     output = value.new_zeros(batch, queries, heads, value.shape[3], dtype=full)
     with without_autocast(value):
         for level, part in enumerate(value.to(full).split(lengths, 1)):
-            inputs = part, sizes[level], locations[:, :, :, level], weights[:, :, :, level]
-            output = output + (
-                samples_of_level(*inputs)
-                if is_kept
-                else checkpoint(samples_of_level, *inputs, use_reentrant=False, preserve_rng_state=False)
-            )
+            output = output + samples_of_level(part, sizes[level], locations[:, :, :, level], weights[:, :, :, level])
     return output.to(value.dtype)

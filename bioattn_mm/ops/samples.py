@@ -267,7 +267,7 @@ OPERATORS = {
             dict(batch=0),
             dict(queries=0),
         ],
-        dtypes=dict(cpu=ALL),
+        dtypes=dict(cpu=ALL, cuda=ALL),
         full_precision=(2, 3),
     ),
     'gated_convolution': Operator(

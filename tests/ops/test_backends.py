@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from bioattn_mm.ops import backends
+from bioattn_mm.ops import backends, deformable_attention
 from bioattn_mm.ops.backends import available_backends, capabilities_of, choose_backend
 from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import needs
@@ -141,6 +141,15 @@ def test_what_kernels_do_not_take_runs_in_pytorch(
             operator.run(*inputs, backend=device)
         output, want = operator.run(*inputs), operator.run(*inputs, backend='reference')
     assert output.shape == want.shape and (device != 'cpu' or torch.equal(output, want))
+
+
+def test_sums_without_order_are_not_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
+    monkeypatch.setattr(torch, 'are_deterministic_algorithms_enabled', lambda: True)
+    value, *others = OPERATORS['deformable_attention'].inputs({}, 'meta', FLOAT32)
+    deformable_attention(value, *others, backend='meta')
+    with pytest.raises(ValueError, match='cannot run: deformable_attention on CUDA sums gradients in any order'):
+        deformable_attention(value.requires_grad_(), *others, backend='meta')
 
 
 def test_the_choice_is_made_while_a_graph_is_compiled() -> None:

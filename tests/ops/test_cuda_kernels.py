@@ -1,6 +1,6 @@
 """The CUDA kernels, on a GPU if there is one, and their source compiled for the CPU.
 
-The files of `log_cpb_table`, the sliding window and `sparse_codes` have the values of these.
+The files of deformable attention, `log_cpb_table`, the sliding window and `sparse_codes` have the values of these.
 """
 
 import random
@@ -24,7 +24,7 @@ POOLED_VALUE, POOLED_BIAS, POOLED_BIAS_ROWS = 4, 6, 7
 
 FLOAT32, FLOAT16, BFLOAT16 = torch.float32, torch.float16, torch.bfloat16
 GATE, BOTH = 'gate after a linear layer', 'add_norm, both results'
-AGGREGATED, COSINE = 'aggregated_attention', 'cosine_attention'
+AGGREGATED, COSINE, DEFORMABLE = 'aggregated_attention', 'cosine_attention', 'deformable_attention'
 POOLED = dict(height=4, width=9, channels=6)
 SIZES = [
     # Parts of tiles at every edge; about one pair of rows for each row of the bias.
@@ -53,6 +53,10 @@ SIZES_OF = {
         dict(grid=(0, 5), summands=2),
     ],
     **{(COSINE, dtype): [dict(channels=24), dict(summands=4)] for dtype in (FLOAT16, BFLOAT16)},
+    **{
+        (DEFORMABLE, dtype): [dict(), dict(shapes=((3, 4),), channels=37), dict(batch=0), dict(queries=0)]
+        for dtype in (*TOLERANCE, torch.float64)
+    },
     (GATE, FLOAT32): [
         dict(grid=(1, 1)),
         dict(grid=(1, 6), channels=2),
@@ -228,12 +232,16 @@ def test_any_memory_layout(name: str, layout: Callable, dtype: torch.dtype, size
         ),
         (COSINE, 7, 4, 'pooled_bias_rows has a row that pooled_bias has not'),
         (COSINE, 9, 13, 'pooled_bias_columns must be columns of pooled_bias'),
+        *(
+            (DEFORMABLE, 1, width, 'the levels of shapes must have the tokens of value')
+            for width in (1, 3, -2, 2**62)
+        ),
     ],
 )
 def test_index_outside_bias_raises(name: str, number: int, wrong: int, message: str, cuda_on_cpu: CUDAOnCPU) -> None:
     # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
     inputs = inputs_of(name)
-    inputs[number][3, 1] = wrong
+    inputs[number][-1, 1] = wrong
     with pytest.raises(RuntimeError, match=message):
         KERNELS[name].run(*inputs, backend='cuda')
 

@@ -106,7 +106,9 @@ def test_a_step_of_plain_backbones_beside_vit(launches: SimpleNamespace, name: s
 
 
 @pytest.mark.parametrize(
-    'name', ['add_norm', 'cosine_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table', 'sparse_codes']
+    'name',
+    ['add_norm', 'cosine_attention', 'deformable_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table']
+    + ['sparse_codes'],
 )
 def test_kernels_of_an_operator(name: str, cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace) -> None:
     """Its own, and what PyTorch computes in between."""

@@ -33,8 +33,10 @@ HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
 # Those of the package whose operators run on CUDA.
 MODULES = (
-    'add_norm aggregated_attention cosine_attention gated_convolution gelu_pool log_cpb sliding_window sparse_codes'
+    'add_norm aggregated_attention cosine_attention deformable_attention gated_convolution gelu_pool log_cpb '
+    'sliding_window sparse_codes'
 )
+TAKE_LISTS = ('aggregated_attention', 'cosine_attention')  # of their inputs
 # Seed of the order of the threads in all tests; by default another one in each run.
 SEED_VARIABLE = 'BIOATTN_MM_THREADS_SEED'
 
@@ -75,7 +77,7 @@ class CUDAOnCPU:
         number, operators = sum(each.startswith('grad_') for each in taken), self.operators
 
         def forward(ctx: FunctionCtx, *inputs: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
-            if 'attention' in name:
+            if name in TAKE_LISTS:
                 found = getattr(operators, f'{name}_forward')(inputs[:-1], inputs[-1])
             else:
                 found = getattr(operators, name)(*inputs)
@@ -87,7 +89,7 @@ class CUDAOnCPU:
 
         def backward(ctx: FunctionCtx, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
             values = [ctx.values[each] for each in taken[number:]]
-            if 'attention' in name:
+            if name in TAKE_LISTS:
                 values = [values[:-3], *values[-3:]]
             found = getattr(operators, f'{name}_backward')(*grads[:number], *values)
             found = dict(zip(gradients, (found,) if isinstance(found, torch.Tensor) else found, strict=True))

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #define __global__
 #define __device__
@@ -64,6 +65,11 @@ inline double __shfl_xor_sync(unsigned mask, double value, int difference) {
   for (int& half : halves) half = __shfl_xor_sync(mask, half, difference);
   memcpy(&value, halves, sizeof value);
   return value;
+}
+
+template <typename T>
+T atomicAdd(T* address, T value) {
+  return std::exchange(*address, *address + value);
 }
 
 inline bool __all_sync(unsigned, bool value) {

@@ -3,6 +3,7 @@
 #include "../aggregated_attention.h"
 #include "../boxed.h"
 #include "../cosine_attention.h"
+#include "../deformable_attention.h"
 #include "../gated_convolution.h"
 #include "../layer_norm.h"
 #include "../log_cpb.h"
@@ -72,6 +73,12 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
   library.impl(
       "aggregated_attention_backward",
       boxed<checked<aggregated_attention_backward_cuda, check_aggregated_attention_backward>>);
+  library.impl(
+      "deformable_attention",
+      boxed<checked<cuda_kernel<deformable_attention_forward_cuda>, check_deformable_attention>>);
+  library.impl(
+      "deformable_attention_backward",
+      boxed<checked<cuda_kernel<deformable_attention_backward_cuda>, check_deformable_attention_backward>>);
   library.impl("gelu_pool_norm", boxed<CudaBlock::gelu_pool_norm>);
   library.impl("gelu_pool_norm_backward", boxed<CudaBlock::gelu_pool_norm_backward>);
   library.impl("log_cpb_table", boxed<checked<cuda_kernel<log_cpb_table_forward_cuda>, check_log_cpb_table>>);
