@@ -98,7 +98,7 @@ def kernels_of(counts: dict) -> int:
 
 
 @pytest.mark.parametrize(
-    ('name', 'limit'), {'ConViT-S': 1.31, 'GABViT-S': 1.34, 'PerViT-S': 2.27, 'VARS-SD in RVT-S': 2.9}.items()
+    ('name', 'limit'), {'ConViT-S': 1.31, 'GABViT-S': 1.34, 'PerViT-S': 2.27, 'VARS-SD in RVT-S': 2.75}.items()
 )
 def test_a_step_of_plain_backbones_beside_vit(launches: SimpleNamespace, name: str, limit: float) -> None:
     ours, vit = (kernels_of(launches.count_step(launches.STEPS[each]())) for each in (name, 'ViT-S'))
