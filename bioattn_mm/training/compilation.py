@@ -46,13 +46,19 @@ def compile_parts(model: nn.Module, backend: str, dynamic: bool | None) -> list[
 
 
 def _compile(module: nn.Module, name: str, backend: str, dynamic: bool | None) -> None:
+    from torch._inductor import config as inductor  # imported here: it takes a while
+
     module.compile(backend=backend, dynamic=dynamic)
     compiled = module._compiled_call_impl
 
     def call(*args: object, **kwargs: object) -> object:
         try:
             # The backward pass is compiled with the forward pass, so that both fail here.
-            with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
+            # In a graph with convolutions inductor would change layouts: results of Fourier transforms were wrong.
+            with (
+                torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+                inductor.patch(layout_optimization=False),
+            ):
                 return compiled(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).strip().partition('\n\n')[0].replace('\n', ' ')

@@ -113,7 +113,7 @@ class SparseReconstruction(nn.Module):
 
 
 def normalize(x: Tensor, dim: int) -> Tensor:
-    """`F.normalize`, which makes several times as many calls, and launches three kernels more in the backward pass."""
+    """`F.normalize`, which makes several times as many calls, and three more kernel launches backward."""
     return x / (torch.linalg.vector_norm(x, dim=dim, keepdim=True) + 1e-12)
 
 
