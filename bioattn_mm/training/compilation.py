@@ -54,7 +54,7 @@ def _compile(module: nn.Module, name: str, backend: str, dynamic: bool | None) -
     def call(*args: object, **kwargs: object) -> object:
         try:
             # The backward pass is compiled with the forward pass, so that both fail here.
-            # In a graph with convolutions inductor would change layouts: results of Fourier transforms were wrong.
+            # Inductor's layout optimisation is off: in graphs with convolutions it made results of VARS-S wrong.
             with (
                 torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
                 inductor.patch(layout_optimization=False),

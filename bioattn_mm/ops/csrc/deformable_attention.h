@@ -35,7 +35,7 @@ struct SamplingPoint {
 
   BIOATTN_ON_BOTH T share(int corner) const { return (corner % 2 ? x : 1 - x) * (corner / 2 ? y : 1 - y); }
 
-  // By the products of the output's gradient with the rows of the four.
+  // The gradients of weight and location follow from the products of the output's gradient with the four rows.
   BIOATTN_ON_BOTH PointGradients<T> gradients(const T (&products)[4], T weight) const {
     const T above = products[1] - products[0], below = products[3] - products[2];
     const T first = products[0] + x * above, down = products[2] + x * below - first;
@@ -48,7 +48,7 @@ struct SamplingPoint {
   bool exists;
 };
 
-// What kernels read: values of T, locations and weights in full precision.
+// The kernels of both devices read these: values of T, and locations and weights in full precision, as sums are.
 template <typename T>
 struct Sampling {
   using Full = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -73,7 +73,7 @@ struct Sampling {
     return first == tokens;
   }
 
-  // From the first of all values to the first token's, for the head and the image of output `index`.
+  // The values of the head and the image of output `index` begin so many elements after the first of all values.
   BIOATTN_ON_BOTH int64_t start(int64_t index) const {
     return (index / heads / queries * tokens * heads + index % heads) * channels;
   }

@@ -32,7 +32,7 @@ struct RowsOf {
   int64_t stride;
 };
 
-// What kernels read of a step, and what a backward pass reads and writes besides.
+// The kernels of both devices read these in a step; SparseCodesGradients has what a backward pass needs besides.
 template <typename T>
 struct SparseCodesPointers {
   explicit SparseCodesPointers(const SparseCodesStep& step)
