@@ -346,7 +346,7 @@ def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path, tool: 
     assert re.search(r'6e-05 .* 0 .* 283 .* 146,636 ', printed)
 
 
-CHECKPOINT = 'panoptic/iter_60.pth'
+CHECKPOINT = 'panoptic/iter_120.pth'
 IMAGES = 'data/mini/coco/val2017'
 
 
@@ -357,8 +357,8 @@ def panoptic(workplace: Path, tool: InProcess) -> Path:
     if not work_dir.exists():
         tool(
             workplace, 'train.py', SMALL_PANOPTIC, '--mini', '--work-dir', 'panoptic', '--cfg-options',
-            'optim_wrapper.optimizer.lr=2e-3', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60',
-            'param_scheduler.1.end=60', 'default_hooks.checkpoint.interval=60',
+            'optim_wrapper.optimizer.lr=2e-3', 'train_cfg.max_iters=120', 'train_cfg.val_interval=120',
+            'param_scheduler.1.end=120', 'default_hooks.checkpoint.interval=120',
             'train_dataloader.dataset.pipeline.4.crop_size=(128,128)',
             'model.data_preprocessor.batch_augments.0.size=(128,128)',
         )  # fmt: skip
@@ -368,7 +368,7 @@ def panoptic(workplace: Path, tool: InProcess) -> Path:
 @pytest.mark.slow
 def test_a_panoptic_model_learns_and_comes_back(workplace: Path, panoptic: Path, tool: InProcess) -> None:
     validated = last_validation(panoptic)
-    assert validated['coco_panoptic/PQ_st'] > 3
+    assert validated['coco_panoptic/PQ_st'] > 6
     # From shards, where no data are.
     tool(workplace, 'make_shards.py', SMALL_PANOPTIC, '--mini', '--splits', 'val', '--out', 'panoptic/shards')
     (empty := workplace / 'panoptic/no_data').mkdir()
@@ -390,13 +390,17 @@ def test_a_panoptic_model_learns_and_comes_back(workplace: Path, panoptic: Path,
 @pytest.mark.slow
 def test_prediction_is_coco_s_panoptic_format(workplace: Path, panoptic: Path, tool: InProcess) -> None:
     predictor = Predictor(SMALL_PANOPTIC, workplace / CHECKPOINT, mini=True, device='cpu')
-    (sample,) = predictor(workplace / IMAGES / '000000000001.jpg')
-    segments = sample.pred_panoptic_seg.sem_seg[0].numpy()
+    segments_of = {}
+    for path in sorted((workplace / IMAGES).glob('*.jpg')):
+        (sample,) = predictor(path)
+        segments_of[path] = sample.pred_panoptic_seg.sem_seg[0].numpy()
+    # So few iterations leave some images without a segment, on each kind of processor others.
+    image, segments = max(segments_of.items(), key=lambda item: (item[1] % 1000 < 133).sum())
     found = [segment for segment in np.unique(segments).tolist() if segment % 1000 < 133]
     kept = found[-1] % 1000
     for out, classes in (('all', []), ('one', ['--classes', predictor.classes[kept]])):
         options = ('--mini', '--device', 'cpu', '--out', f'panoptic/{out}', *classes)
-        tool(workplace, 'predict.py', SMALL_PANOPTIC, CHECKPOINT, f'{IMAGES}/000000000001.jpg', *options)
+        tool(workplace, 'predict.py', SMALL_PANOPTIC, CHECKPOINT, image.relative_to(workplace), *options)
         document = json.loads((panoptic / out / 'predictions.json').read_text())
         (annotation,) = document['annotations']
         ids = rgb2id(np.asarray(Image.open(panoptic / out / annotation['file_name'])))
@@ -409,7 +413,7 @@ def test_prediction_is_coco_s_panoptic_format(workplace: Path, panoptic: Path, t
             assert ((ids == each['id']) == (segments == segment)).all()
             assert each['area'] == (segments == segment).sum()
         assert set(np.unique(ids)) - {0} == {each['id'] for each in annotation['segments_info']}
-        assert (mmcv.imread(str(panoptic / out / 'overlays/000000000001.png')).shape[:2]) == ids.shape
+        assert (mmcv.imread(str(panoptic / out / f'overlays/{image.stem}.png')).shape[:2]) == ids.shape
 
 
 @pytest.mark.slow
