@@ -37,7 +37,8 @@ def attention_in_chunks(
 ) -> Tensor:
     """Attention from a grid to itself, or to another one, with a bias computed for some rows of queries at a time.
 
-    In training a chunk's bias and weights are computed again in the backward pass. On a GPU there is one chunk.
+    In training the bias and weights of chunks are computed again in the backward pass. On a GPU most grids are one
+    chunk, which kernels of PyTorch compute with its bias; the memory of a chunk is bounded there, too.
 
     Queries and the result are (B, H, W, heads, d), keys and values (B, H', W', heads, d); `bias_of_rows` gives the
     bias of the queries in some rows, (heads, rows * W, H' * W'); `scale` is the factor of the products.
@@ -48,15 +49,16 @@ def attention_in_chunks(
     def attend_from(query: Tensor, rows: slice) -> Tensor:
         chunk = query[:, rows].flatten(1, 2).transpose(1, 2)
         bias = bias_of_rows(rows).to(query.dtype)[None]
-        return attend_with_bias(chunk, key, value, bias, scale).transpose(1, 2)
+        return attend_with_bias(chunk, key.to(query.dtype), value.to(query.dtype), bias, scale).transpose(1, 2)
 
     if is_exported():
         return attend_from(query, slice(None)).reshape(query.shape)
-    rows_per_chunk = height
-    if query.device.type == 'cpu':
-        rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * width * key.shape[2]))
+    weights_per_chunk = chunk_numel(query.device, MAX_WEIGHTS_PER_CHUNK)
+    rows_per_chunk = max(1, weights_per_chunk // max(1, batch * heads * width * key.shape[2]))
     # Transforms of torch.func know no checkpoints: they keep all weights.
     again = torch.is_grad_enabled() and rows_per_chunk < height and not is_transformed()
+    if again:  # their gradients are sums over the chunks, for which half precision is not exact enough
+        key, value = (tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (key, value))
     output = []
     for top in range(0, height, rows_per_chunk):
         rows = slice(top, top + rows_per_chunk)
