@@ -54,7 +54,8 @@ def _compile(module: nn.Module, name: str, backend: str, dynamic: bool | None) -
     def call(*args: object, **kwargs: object) -> object:
         try:
             # The backward pass is compiled with the forward pass, so that both fail here.
-            # Inductor's layout optimisation is off: in graphs with convolutions it made results of VARS-S wrong.
+            # Inductor's layout optimisation is off: between convolutions it takes other strides for those of Fourier
+            # transforms, whose results are then wrong, as in VARS-S (github.com/pytorch/pytorch/issues/166514).
             with (
                 torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
                 inductor.patch(layout_optimization=False),
