@@ -135,8 +135,8 @@ if [ -n "$authors" ]; then
 fi
 step eager_800x1344 60 "${swin[@]}" "${large[@]}" "${half[@]}" --by-kernel
 step eager_512 60 "${swin[@]}" "${small[@]}" "${half[@]}" --by-kernel
-step plain_systems 90 "${swin[@]}" "${small[@]}" "${half[@]}" \
-    --models ViT-S ConViT-S GABViT-S PerViT-S 'RVT-S with VARS-SD' --reference ViT-S
+plain=(--models ViT-S ConViT-S GABViT-S PerViT-S 'RVT-S with VARS-SD' --reference ViT-S)
+step plain_systems 90 "${swin[@]}" "${small[@]}" "${half[@]}" "${plain[@]}"
 step gabswin 40 "${swin[@]}" "${small[@]}" "${half[@]}" --models Swin-S GABSwin-S --reference Swin-S
 step step_by_part 60 "${whole[@]}" "${ways[@]:0:3}" --by-part
 step detectors_by_part 120 "${whole[@]}" "${ways[@]:0:3}" --by-part "${detectors[@]}"
@@ -146,6 +146,7 @@ if [ "$device" = cuda ]; then
 fi
 step tests 150 "$python" -m pytest -p no:cacheprovider --needs GPU --needs 'CUDA operators' \
     $(grep --recursive --files-with-matches --include='test_*.py' -E "'(GPU|CUDA operators)'|needs_cuda" tests)
+step plain_systems_800x1344 90 "${swin[@]}" "${large[@]}" "${half[@]}" "${plain[@]}"
 step whole_step 360 "${whole[@]}" "${ways[@]}"
 step compile_512 240 "${swin[@]}" "${small[@]}" "${half[@]}" "${compile[@]}"
 step table_11 90 "${paper[@]}" --tables 11
