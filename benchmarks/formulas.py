@@ -57,13 +57,13 @@ def unfolded_attention(*tensors: Tensor, **by_name: Tensor) -> Tensor:
     return output.transpose(1, 2).unflatten(1, (height, width))
 
 
-def all_pairs_bias(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor]:
-    """Log-CPB that finds the distinct coordinates by sorting those of all pairs.
+def all_pairs_table(layer: LogCPB, grid: Grid, pooled_grid: Grid | None = None) -> tuple[Tensor, ...]:
+    """`LogCPB.table` of all pairs, whose distinct coordinates are found by sorting those of all pairs.
 
     The blocks of a stage share the sort. In 'interpolate' mode all calls share it, as in a network that prepares the
     coordinates of its training size once.
     """
-    resize = layer.bias_mode == 'interpolate'
+    resize, pooled_grid = layer.bias_mode == 'interpolate', pooled_grid or grid
     source, source_pooled = (layer.train_grid, layer.train_pooled_grid) if resize else (grid, pooled_grid)
     table, index = unique_coordinates(source, source_pooled, layer.pretrain_grid)
     bias = layer.fc2(F.relu(layer.fc1(table))).T[:, index]
@@ -72,15 +72,13 @@ def all_pairs_bias(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor
     if resize:
         bias = F.interpolate(bias.transpose(1, 2).unflatten(2, source), grid, mode='bilinear')
         bias = bias.flatten(2).transpose(1, 2)
-    # (heads, N, P) to (heads, H * Ph, W, Pw), as the operator takes it.
-    bias = bias.unflatten(1, grid).unflatten(3, pooled_grid).transpose(2, 3).flatten(1, 2)
-    return bias, torch.arange(grid[0] * pooled_grid[0]).view(grid[0], pooled_grid[0])
-
-
-def all_pairs_table(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-    """The same as a table with a column for each pair of columns, as `LogCPB.table`."""
-    bias, rows = all_pairs_bias(layer, grid, pooled_grid)
-    return bias.flatten(2), rows, torch.arange(grid[1] * pooled_grid[1]).view(grid[1], pooled_grid[1])
+    # (heads, N, P) to (heads, H * Ph, W * Pw): a row for each pair of rows, and a column for each pair of columns.
+    bias = bias.unflatten(1, grid).unflatten(3, pooled_grid).transpose(2, 3).flatten(1, 2).flatten(2)
+    rows, columns = (
+        torch.arange(length * pooled_length).view(length, pooled_length)
+        for length, pooled_length in zip(grid, pooled_grid)
+    )
+    return bias, rows[..., None], bias.new_empty(*rows.shape, 0), columns
 
 
 @functools.cache
@@ -176,7 +174,7 @@ FORMULAS = {
         (attention, 'cosine_attention', unfolded_attention),
         (conv_glu, 'gated_convolution', partial(gated_convolution, backend='reference')),
         (LogCPB, 'table', all_pairs_table),
-        (LogCPB, 'forward', all_pairs_bias),
+        (LengthScaledAttention, 'forward', length_scaled_attention),
         # Blocks call their layers instead of the operators.
         (blocks, '_may_be_operators', lambda x: False),
     ),
