@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .portable import is_exported, is_transformed
+from .portable import is_exported, is_symbol, is_transformed
 
 # Attention weights of a chunk, at most, unless one row of queries has more: they stay in the cache.
 MAX_WEIGHTS_PER_CHUNK = 2**20
@@ -51,7 +51,7 @@ def attention_in_chunks(
         bias = bias_of_rows(rows).to(query.dtype)[None]
         return attend_with_bias(chunk, key.to(query.dtype), value.to(query.dtype), bias, scale).transpose(1, 2)
 
-    if is_exported():
+    if is_exported() or any(map(is_symbol, (batch, height, width, key.shape[2]))):
         return attend_from(query, slice(None)).reshape(query.shape)
     weights_per_chunk = chunk_numel(query.device, MAX_WEIGHTS_PER_CHUNK)
     rows_per_chunk = max(1, weights_per_chunk // max(1, batch * heads * width * key.shape[2]))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .portable import is_portable
+from .portable import is_portable, is_symbol
 
 
 def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -11,9 +11,9 @@ def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
 
     `table` is (..., 2 H - 1, 2 W - 1), with the offsets (query - key) from -(H - 1) and -(W - 1) upwards.
     """
-    if not is_portable():
+    if not (is_portable() or any(map(is_symbol, grid))):
         return bias_of_rows(table, grid, slice(None))
-    # ONNX has no strided views: one Gather for each axis.
+    # ONNX has no strided views, and torch.compile none whose sizes are left open: one look-up for each axis.
     for axis, length in zip((-2, -1), grid):
         table = table.index_select(axis, index_of_offsets(length, table.device).flatten())
     table = table.unflatten(-1, (grid[1], grid[1])).unflatten(-3, (grid[0], grid[0]))

@@ -77,6 +77,13 @@ def test_one_graph_for_all_sizes(name: str) -> None:
     check(backbone.stages[0] if name == 'TransNeXt' else backbone, 'eager', dynamic=True)
 
 
+@pytest.mark.parametrize('name', ['TransNeXt', 'GABViT'])
+def test_one_graph_for_all_sizes_without_operators(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As attention to all tokens is computed on a GPU."""
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
+    check(smallest(name), 'eager', dynamic=True)
+
+
 @pytest.mark.parametrize(
     ('name', 'options'),
     [('TransNeXt', {}), ('TransNeXt', dict(bias_mode='interpolate', img_size=160)), ('PerViT', {})],
