@@ -41,7 +41,7 @@ def relative_bias_attention(
         pairs: Rows of `bias`, then any (heads, R, C), for each pair of query and key row, int64 (H, H, n), weights
             of rows that are summed, (H, H, n - 1), and the column for each pair of columns, int64 (W, W), as in
             `cosine_attention`; by default those of the offsets.
-        backend: 'cpu' (fused) or 'reference' (on the CPU for some rows of queries at a time); see `choose_backend`.
+        backend: 'cpu' (fused) or 'reference' (for some rows of queries at a time); see `choose_backend`.
 
     Returns:
         (B, H, W, heads, d) in the dtype of `query`, or of autocast.
