@@ -24,7 +24,7 @@ class CompileHook(Hook):
     Args:
         backend: Compiler backend of `torch.compile`.
         dynamic: Whether the first size is compiled for all sizes, as detectors want it. None compiles for that size
-            alone, and at a second one for all.
+            alone, and at a second one for all. A backbone that knows no graph for all sizes gets one for each.
     """
 
     def __init__(self, backend: str = 'inductor', dynamic: bool | None = None) -> None:
@@ -41,7 +41,10 @@ def compile_parts(model: nn.Module, backend: str, dynamic: bool | None) -> list[
         raise InputError(f'--compile needs a model with a backbone: {type(model).__name__} has none')
     names = [name for name in PARTS if isinstance(getattr(model, name, None), nn.Module)]
     for name in names:
-        _compile(getattr(model, name), name, backend, dynamic)
+        module = getattr(model, name)
+        # PyTorch would look for the symbols of such a backbone for hours.
+        of_any_size = getattr(module, 'exports_any_size', True)
+        _compile(module, name, backend, dynamic if of_any_size else False)
     return names
 
 

@@ -60,6 +60,16 @@ def test_what_is_compiled(warnings: list[str]) -> None:
         compile_parts(Part(), 'eager', dynamic=None)
 
 
+def test_a_backbone_without_a_graph_for_all_sizes_has_one_for_each(warnings: list[str]) -> None:
+    torch.compiler.reset()
+    graphs, model = [], parts()
+    model.backbone.exports_any_size = False
+    compile_parts(model, lambda graph, inputs: graphs.append(graph) or graph, dynamic=True)
+    for size in (3, 5, 7):
+        model(torch.randn(size, 4))
+    assert len(graphs) == 3 + 1 and not warnings
+
+
 @pytest.mark.parametrize('in_backward', [False, True])
 def test_what_fails_runs_without(in_backward: bool, warnings: list[str]) -> None:
     """The backward pass is compiled with the forward pass: later, there would be nothing to go back to."""
