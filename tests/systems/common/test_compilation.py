@@ -105,6 +105,5 @@ def test_training(name: str, dynamic: bool, backend: str, monkeypatch: pytest.Mo
         pytest.skip('torch.compile takes too long to simplify the symbols of its sizes')
     # Its own random numbers would drop other paths.
     monkeypatch.setattr('torch._inductor.config.fallback_random', True)
-    if name == 'VARS':  # whose results need what `training.compilation` sets for all models
-        monkeypatch.setattr('torch._inductor.config.layout_optimization', False)
+    monkeypatch.setattr('torch._inductor.config.layout_optimization', False)  # as `training.compilation`
     check(backbone, backend, dynamic)
