@@ -23,6 +23,7 @@ SIZES = ((64, 96), (96, 160), (128, 72))
 FAILS_IN_INDUCTOR = {
     **dict.fromkeys((('TransNeXt', True), ('VARS', True)), 'its orders of strides do not compare symbols'),
     ('PerViT', True): 'it fails with symbols for sizes',
+    ('GABViT', True): 'it makes a second graph for images that are higher than wide',
     ('GABSwin', False): 'it writes C++ that is not valid',
 }
 
@@ -100,6 +101,8 @@ def test_attention_to_all_tokens_at_one_size(name: str, options: dict, monkeypat
 def test_training(name: str, dynamic: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if backend == 'inductor' and (name, dynamic) in FAILS_IN_INDUCTOR:
         pytest.skip(FAILS_IN_INDUCTOR[name, dynamic])
+    if backend == 'inductor':  # it draws dropout and dropped paths in another order
+        monkeypatch.setattr('bioattn_mm.systems.gab.vit_attention.DROPOUT', 0.0)
     backbone = smallest(name)
     if dynamic and not backbone.exports_any_size:
         pytest.skip('torch.compile takes too long to simplify the symbols of its sizes')
