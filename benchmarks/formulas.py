@@ -57,13 +57,13 @@ def unfolded_attention(*tensors: Tensor, **by_name: Tensor) -> Tensor:
     return output.transpose(1, 2).unflatten(1, (height, width))
 
 
-def all_pairs_table(layer: LogCPB, grid: Grid, pooled_grid: Grid | None = None) -> tuple[Tensor, ...]:
+def all_pairs_table(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, ...]:
     """`LogCPB.table` of all pairs, whose distinct coordinates are found by sorting those of all pairs.
 
     The blocks of a stage share the sort. In 'interpolate' mode all calls share it, as in a network that prepares the
     coordinates of its training size once.
     """
-    resize, pooled_grid = layer.bias_mode == 'interpolate', pooled_grid or grid
+    resize = layer.bias_mode == 'interpolate'
     source, source_pooled = (layer.train_grid, layer.train_pooled_grid) if resize else (grid, pooled_grid)
     table, index = unique_coordinates(source, source_pooled, layer.pretrain_grid)
     bias = layer.fc2(F.relu(layer.fc1(table))).T[:, index]

@@ -42,7 +42,7 @@ def compile_parts(model: nn.Module, backend: str, dynamic: bool | None) -> list[
     names = [name for name in PARTS if isinstance(getattr(model, name, None), nn.Module)]
     for name in names:
         module = getattr(model, name)
-        # PyTorch would look for the symbols of such a backbone for hours.
+        # PyTorch simplifies the symbols of GABSwin's sizes for more than twenty minutes.
         of_any_size = getattr(module, 'exports_any_size', True)
         _compile(module, name, backend, dynamic if of_any_size else False)
     return names

@@ -1,9 +1,7 @@
 """What a GPU would have to launch: sizes of chunks, counts of benchmarks/launches.py, and that nothing waits."""
 
 import re
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,49 +10,24 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bioattn_mm.ops import relative_bias_attention
-from bioattn_mm.ops.chunked_attention import NUMEL_ON_A_GPU
 from bioattn_mm.ops.constants import cached_constant
 from bioattn_mm.ops.peripheral_attention import query_chunks
 from bioattn_mm.systems.transnext import TransNeXt
+from tests.benchmark_scripts import names_of
 from tests.ops.conftest import needs_library
 from tests.ops.cuda_on_cpu import CUDAOnCPU
 from tests.ops.kernels import KERNELS
 from tests.systems.common.small_backbones import CASES, build
 
-BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
-
 
 @pytest.fixture(scope='module')
 def launches() -> SimpleNamespace:
-    """The names of benchmarks/launches.py."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / 'launches.py')))
+    return names_of('launches.py')
 
 
 def test_a_gpu_has_larger_chunks() -> None:
     for device, number in dict(cpu=64, cuda=1, mps=1, meta=1).items():
         assert len([*query_chunks((32, 32), heads=4, channels=16, batch=8, device=torch.device(device))]) == number
-
-
-@pytest.mark.parametrize(('grid', 'batch'), [((32, 32), 8), ((50, 84), 2), ((3, 2400), 1)])
-def test_a_gpu_keeps_no_bias_of_all_pairs(grid: tuple[int, int], batch: int) -> None:
-    """Beyond `NUMEL_ON_A_GPU`, of which a row of queries may need more by itself."""
-    sizes = []
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None):
-            result = function(*args, **(kwargs or {}))
-            sizes.extend(leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-            return result
-
-    tokens = [torch.empty(batch, *grid, 6, 64, device='meta', requires_grad=True) for _ in range(3)]
-    bias = torch.empty(6, *(2 * length - 1 for length in grid), device='meta', requires_grad=True)
-    with Recorder():
-        relative_bias_attention(*tokens, bias).sum().backward()
-    a_row = batch * 6 * grid[1] * grid[0] * grid[1]
-    assert a_row <= max(sizes) <= max(a_row, NUMEL_ON_A_GPU)
 
 
 def test_constants_of_an_export_of_fake_tensors_and_of_a_transform_are_not_kept() -> None:

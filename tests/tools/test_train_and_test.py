@@ -390,12 +390,10 @@ def test_a_panoptic_model_learns_and_comes_back(workplace: Path, panoptic: Path,
 @pytest.mark.slow
 def test_prediction_is_coco_s_panoptic_format(workplace: Path, panoptic: Path, tool: InProcess) -> None:
     predictor = Predictor(SMALL_PANOPTIC, workplace / CHECKPOINT, mini=True, device='cpu')
-    segments_of = {}
-    for path in sorted((workplace / IMAGES).glob('*.jpg')):
-        (sample,) = predictor(path)
-        segments_of[path] = sample.pred_panoptic_seg.sem_seg[0].numpy()
+    images = sorted((workplace / IMAGES).glob('*.jpg'))
+    maps = [sample.pred_panoptic_seg.sem_seg[0].numpy() for sample in predictor(images)]
     # So few iterations leave some images without a segment, on each kind of processor others.
-    image, segments = max(segments_of.items(), key=lambda item: (item[1] % 1000 < 133).sum())
+    image, segments = max(zip(images, maps, strict=True), key=lambda pair: (pair[1] % 1000 < 133).sum())
     found = [segment for segment in np.unique(segments).tolist() if segment % 1000 < 133]
     kept = found[-1] % 1000
     for out, classes in (('all', []), ('one', ['--classes', predictor.classes[kept]])):

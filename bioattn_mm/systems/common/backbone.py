@@ -61,8 +61,8 @@ class Backbone(BaseModule):
         stage_channels: Channels of the output of each stage, of all that the network has.
         stage_strides: Strides of these outputs, in pixels.
         out_channels: Channels of each output.
-        exports_any_size: Whether `torch.export` and `torch.compile` make a graph for any input size of it, besides
-            those for one size.
+        exports_any_size: Whether `torch.export` makes a graph for any input size of it, besides those for one size,
+            and `--compile` asks for one.
         loaded_weights: The file that `init_weights` loaded and how well it fitted, for the log.
     """
 

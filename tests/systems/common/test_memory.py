@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bioattn_mm.ops import chunked_attention
+from bioattn_mm.ops import chunked_attention, relative_bias_attention
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention
 from bioattn_mm.systems.transnext import LengthScaledAttention, LogCPB
@@ -68,3 +68,14 @@ def test_no_tensor_of_all_pairs(name: str, training: bool, backend: str, monkeyp
         if training:
             output.sum().backward()
     assert sizes.found and max(sizes.found) <= limit < HEADS * TOKENS**2 / 7
+
+
+@pytest.mark.parametrize(('grid', 'batch'), [((32, 32), 8), ((50, 84), 2), ((3, 2400), 1)])
+def test_no_bias_of_all_pairs_on_a_gpu(grid: tuple[int, int], batch: int) -> None:
+    """Beyond `NUMEL_ON_A_GPU`, of which a row of queries may need more by itself."""
+    tokens = [torch.empty(batch, *grid, 6, 64, device='meta', requires_grad=True) for _ in range(3)]
+    bias = torch.empty(6, *(2 * length - 1 for length in grid), device='meta', requires_grad=True)
+    with Sizes() as sizes:
+        relative_bias_attention(*tokens, bias).sum().backward()
+    a_row = batch * 6 * grid[1] * grid[0] * grid[1]
+    assert a_row <= max(sizes.found) <= max(a_row, chunked_attention.NUMEL_ON_A_GPU)
