@@ -346,7 +346,7 @@ def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path, tool: 
     assert re.search(r'6e-05 .* 0 .* 283 .* 146,636 ', printed)
 
 
-CHECKPOINT = 'panoptic/iter_120.pth'
+CHECKPOINT = 'panoptic/iter_180.pth'
 IMAGES = 'data/mini/coco/val2017'
 
 
@@ -357,8 +357,8 @@ def panoptic(workplace: Path, tool: InProcess) -> Path:
     if not work_dir.exists():
         tool(
             workplace, 'train.py', SMALL_PANOPTIC, '--mini', '--work-dir', 'panoptic', '--cfg-options',
-            'optim_wrapper.optimizer.lr=2e-3', 'train_cfg.max_iters=120', 'train_cfg.val_interval=120',
-            'param_scheduler.1.end=120', 'default_hooks.checkpoint.interval=120',
+            'optim_wrapper.optimizer.lr=2e-3', 'train_cfg.max_iters=180', 'train_cfg.val_interval=180',
+            'param_scheduler.1.end=180', 'default_hooks.checkpoint.interval=180',
             'train_dataloader.dataset.pipeline.4.crop_size=(128,128)',
             'model.data_preprocessor.batch_augments.0.size=(128,128)',
         )  # fmt: skip
