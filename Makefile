@@ -13,8 +13,11 @@ WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
 AMP ?= auto
 
-# For the tests, as bioattn_mm/cli/threads_and_memory.py does for the tools: threads that sleep leave their core to others.
-export OMP_WAIT_POLICY ?= PASSIVE
+# For the tests, as bioattn_mm/cli/threads_and_memory.py does for the tools: threads that soon sleep leave their core to others.
+ifndef OMP_WAIT_POLICY
+export OMP_WAIT_POLICY := PASSIVE
+export GOMP_SPINCOUNT ?= 1000
+endif
 
 # Containers often tell Python to keep no compiled modules. Then each process of the tools would compile thousands of
 # modules of the upstream libraries anew, for 10 seconds or more.

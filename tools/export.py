@@ -138,7 +138,7 @@ def main() -> None:
         if kind := image_kind(config):
             raise InputError(f'--verify takes miniature images, RGB in 8 bits, and this model {kind}: leave it out')
         config = with_mini_test_data(config)
-        ensure_mini_data()
+        ensure_mini_data(config, ['test_dataloader'])
     checkpoint, own_classes = read_checkpoint(args.checkpoint), classes_of(config)[0]
     meta = dataset_meta_of(checkpoint)
     classes, palette = take_classes(config, meta, args.checkpoint)

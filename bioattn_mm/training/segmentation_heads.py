@@ -14,6 +14,7 @@ from mmseg.utils import SampleList
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from ..ops.arguments import without_autocast
 from ..registry import MODELS
 
 # Logits of a part: what fits into the cache of a processor, and what keeps a GPU busy.
@@ -57,11 +58,8 @@ class _InParts(torch.autograd.Function):
         step = max(1, (ON_GPU if logits.is_cuda else ON_CPU) // (logits.shape[1] * width))
         precise = torch.promote_types(logits.dtype, torch.float32)
         weights = weights.to(precise)
-        low, high, share = _rows(logits.shape[2], height, align_corners)
-        firsts, lasts = low.tolist(), high.tolist()
-        # The processor does not wait for these copies.
-        low, high = (rows.to(logits.device, non_blocking=True) for rows in (low, high))
-        share = share[:, None, None].to(logits.device, precise, non_blocking=True)
+        firsts, shares = _shares_of_rows(logits.shape[2], height, align_corners)
+        shares = shares.to(logits.device, precise, non_blocking=True)  # the processor does not wait for this copy
         # Classes last: what is resized and compared together is together in memory.
         logits_last = logits.permute(0, 2, 3, 1).contiguous()
         trains = ctx.needs_input_grad[0]
@@ -69,15 +67,14 @@ class _InParts(torch.autograd.Function):
         value, correct = logits.new_zeros((), dtype=precise), torch.empty_like(labels, dtype=torch.bool)
         for top in range(0, height, step):
             rows = slice(top, min(top + step, height))
-            first, last = firsts[rows.start], lasts[rows.stop - 1] + 1
-            above, below = low[rows] - first, high[rows] - first
+            source = slice(firsts[rows.start], firsts[rows.stop - 1] + 2)
+            of_rows = shares[rows, source]
             for image in range(len(logits)):
-                part = logits_last[image, first:last].detach().to(precise)
-                with torch.set_grad_enabled(trains):
+                part = logits_last[image, source].detach().to(precise)
+                with torch.set_grad_enabled(trains), without_autocast(part):
                     part.requires_grad_(trains)
-                    near = torch.lerp(part.index_select(0, above), part.index_select(0, below), share[rows])
-                    near, size = near[None].permute(0, 3, 1, 2), (len(near), width)
-                    resized = F.interpolate(near, size, mode='bilinear', align_corners=align_corners)
+                    near = (of_rows @ part.flatten(1)).view(-1, *part.shape[1:])[None].permute(0, 3, 1, 2)
+                    resized = F.interpolate(near, (len(of_rows), width), mode='bilinear', align_corners=align_corners)
                     resized = resized.permute(0, 2, 3, 1).flatten(0, 2)  # (pixels, classes)
                 scores = resized.detach()
                 label, weight = labels[image, rows].reshape(-1, 1), weights[image, rows].reshape(-1, 1)
@@ -88,7 +85,7 @@ class _InParts(torch.autograd.Function):
                 value += ((total.log() + largest - of_label) * weight).sum()
                 if trains:
                     softmax.mul_(weight / total).scatter_add_(1, label, -weight)
-                    gradient[image, first:last] += torch.autograd.grad(resized, part, softmax)[0]
+                    gradient[image, source] += torch.autograd.grad(resized, part, softmax)[0]
         ctx.save_for_backward(gradient)
         ctx.dtype = logits.dtype
         ctx.mark_non_differentiable(correct)
@@ -101,15 +98,15 @@ class _InParts(torch.autograd.Function):
         return (ctx.saved_tensors[0] * of_value).to(ctx.dtype).permute(0, 3, 1, 2), None, None, None
 
 
-def _rows(rows: int, resized: int, align_corners: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row of the resized, the indices of the two rows that it is between, and the share of the second."""
+def _shares_of_rows(rows: int, resized: int, align_corners: bool) -> tuple[list[int], Tensor]:
+    """The first of the two rows that each row of the resized is between, and the share of each row in it."""
     target = torch.arange(resized, dtype=torch.float64)
     if align_corners:
         source = target * ((rows - 1) / max(1, resized - 1))
     else:
-        source = ((target + 0.5) * (rows / resized) - 0.5).clamp(min=0)
-    low = source.long().clamp(max=rows - 1)
-    return low, (low + 1).clamp(max=rows - 1), source - low
+        source = ((target + 0.5) * (rows / resized) - 0.5).clamp(0, rows - 1)
+    shares = (1 - (source[:, None] - torch.arange(rows)).abs()).clamp(min=0)
+    return source.long().tolist(), shares
 
 
 @MODELS.register_module()

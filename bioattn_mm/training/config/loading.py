@@ -83,8 +83,8 @@ def load_config(
             raise InputError(f'no training images: found {found} alone; name them with --train-data')
     if mini:
         config = make_mini(config, None if data else MINI_ROOT)
-        if dataloaders and not (data or shards):
-            ensure_mini_data()
+        if not (data or shards):
+            ensure_mini_data(config, dataloaders)
     if from_scratch:
         start_from_scratch(config)
     if tta:

@@ -1,5 +1,6 @@
 """The miniature run: any config of the repository on generated data, in minutes on two CPU cores."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmengine.config import Config
@@ -134,15 +135,17 @@ def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
     return Config(map_values(config.to_dict(), lambda path, value: _move(value, roots)), filename=config.filename)
 
 
-def ensure_mini_data(mini_root: str = MINI_ROOT) -> None:
-    """Draw those miniature datasets whose folders do not exist; refuse those that another version has drawn."""
-    folders = {name: Path(mini_root) / folder for name, folder in FOLDERS.items()}
-    absent = [name for name, folder in folders.items() if not folder.exists()]
-    if absent:
-        make_mini_datasets(mini_root, names=absent)
-    for folder in folders.values():
-        if is_outdated(folder):
-            raise InputError(f'{folder} was drawn by another version of bioattn_mm: remove it, to draw it again')
+def ensure_mini_data(config: Config, dataloaders: Sequence[str], mini_root: str = MINI_ROOT) -> None:
+    """Draw the miniatures that some dataloaders read, where there are none; refuse those of another version."""
+    roots = {dataset['data_root'] for dataset in find_datasets([config[name] for name in dataloaders])}
+    for name, folder in FOLDERS.items():
+        path = Path(mini_root) / folder
+        if f'{mini_root}/{folder}' not in roots:
+            continue
+        if not path.exists():
+            make_mini_datasets(mini_root, names=[name])
+        elif is_outdated(path):
+            raise InputError(f'{path} was drawn by another version of bioattn_mm: remove it, to draw it again')
 
 
 def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) -> dict[str, str]:

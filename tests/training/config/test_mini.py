@@ -123,15 +123,21 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
 
 
 def test_miniatures_that_are_there_stay_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user of an earlier version has two, maybe made with other arguments than these are made with."""
-    make_mini_datasets(tmp_path, 2, 1, progress=False, names=('ade20k', 'coco'))
+    """A user of an earlier version may have one that was made with other arguments than these are made with."""
+    make_mini_datasets(tmp_path, 2, 1, progress=False, names=('ade20k',))
     monkeypatch.setattr(
         'bioattn_mm.training.config.mini.make_mini_datasets', partial(make_mini_datasets, num_train=1, num_val=1)
     )
-    ensure_mini_data(str(tmp_path))
+    config = Config(dict(
+        train_dataloader=dict(dataset=dict(datasets=[dict(data_root=f'{tmp_path}/ADEChallengeData2016')])),
+        test_dataloader=dict(dataset=dict(data_root=f'{tmp_path}/imagenet')),
+        val_dataloader=dict(dataset=dict(data_root=f'{tmp_path}/coco')),
+    ))  # fmt: skip
+    ensure_mini_data(config, ('train_dataloader', 'test_dataloader'), str(tmp_path))
     numbers = {folder: len(list((tmp_path / folder).rglob('*.[jJ]*[gG]'))) for folder in MINI_FOLDERS.values()}
-    assert numbers == dict(ADEChallengeData2016=3, coco=3, imagenet=2)
+    assert numbers == dict(ADEChallengeData2016=3, coco=0, imagenet=2)
     for content, message in (('{"format": 1, "num_files": 3}', 'drawn by another version'), ('{', 'is damaged, ')):
         (tmp_path / 'imagenet/miniature.json').write_text(content)
+        ensure_mini_data(config, ('train_dataloader', 'val_dataloader'), str(tmp_path))  # do not read it
         with pytest.raises(InputError, match=f'{message}.*: remove '):
-            ensure_mini_data(str(tmp_path))
+            ensure_mini_data(config, LOADERS, str(tmp_path))
