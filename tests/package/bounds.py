@@ -23,7 +23,7 @@ SUITE = ('tests', 'benchmarks', 'pyproject.toml', 'README.md', 'configs', 'tools
 PYTEST = ('python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
 # The tests of each instruction set are `make test-capabilities`.
 OPERATORS_TESTS = (*PYTEST, '--ignore', 'tests/ops/test_capabilities.py', 'tests/ops')
-TIMM_TESTS = (*PYTEST, *(f'tests/systems/timm_models/test_{name}.py' for name in ('models', 'timm_registry')))
+TIMM_TESTS = (*PYTEST, 'tests/systems/timm_models')
 PAGE_TESTS = (*PYTEST, 'tests/page/test_requests.py')
 
 

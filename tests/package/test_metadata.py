@@ -208,6 +208,15 @@ def test_pre_commit_has_the_versions_of_make_lint() -> None:
     assert revisions == dict(ruff=pinned['ruff'], clang=pinned['clang-format'])
 
 
+SCRIPTS = [ROOT / 'Makefile', ROOT / '.ci/run', *(ROOT / 'tests/package').glob('*.*')]
+
+
+@pytest.mark.parametrize('path', SCRIPTS, ids=lambda path: path.name)
+def test_commands_that_seldom_run_name_tests_that_are_there(path: Path) -> None:
+    named = re.findall(r'\btests(?:/\w+)+(?:\.(?:py|sh))?', path.read_text())
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 @pytest.mark.parametrize('path', sorted((ROOT / 'docker').glob('Dockerfile.*')), ids=lambda path: path.name)
 def test_dockerfiles_copy_what_is_there_and_install_what_is_pinned(path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if not line.startswith('#')]
