@@ -147,8 +147,9 @@ def main() -> None:
         lowest = lowest_versions() if torch == 'lowest' else []
         version = next((name.split('==')[1] for name in lowest if name.startswith('torch==')), torch)
         tested = False
-        shutil.rmtree(folder / 'used', ignore_errors=True)
         for python in args.pythons:
+            if not tested:  # what another Python has left
+                shutil.rmtree(folder / 'used', ignore_errors=True)
             environment = Environment(folder, python, version, lowest)
             print(f'torch {torch} with {python}', flush=True)
             try:
