@@ -79,7 +79,7 @@ inline std::string text_of_device(const Device& device) {
   return device.has_index() ? name + ":" + std::to_string(device.index()) : name;
 }
 
-// Raises an error that Python sees as a ValueError.
+// Raises an error that Python sees as a ValueError, from torch 2.15 on as a RuntimeError.
 template <typename... Parts>
 void check_value(bool condition, const Parts&... parts) {
   if (!condition) throw std::invalid_argument(text_of(parts...));
