@@ -45,17 +45,17 @@ def deformable_attention(
     check_fits('value', value, full, locations=(locations, (*weights.shape, 2)))
     is_ordered = torch.are_deterministic_algorithms_enabled() and needs_backward(value)
     unsupported = NO_ORDER if is_ordered and value.device.type != 'cpu' else None
-    uses_kernel = choose_backend(value.device, backend, unsupported) != 'reference'
+    backend = choose_backend(value.device, backend, unsupported)
     # A GPU would have to be waited for, and graphs and transforms have no values: there the kernels compare.
-    is_here = value.device.type == 'cpu' and type(shapes) is Tensor and not (is_traced() or is_transformed())
-    if is_here or not uses_kernel:
+    is_known = backend == 'cpu' and type(shapes) is Tensor and not (is_traced() or is_transformed())
+    if is_known or backend == 'reference':
         sizes = shapes.tolist()
         lengths = [height * width for height, width in sizes]
         if sum(lengths) != value.shape[1] or min(lengths, default=0) < 0:
             raise ValueError(
                 f'the levels of shapes must have the {value.shape[1]} tokens of value together, got {sizes}'
             )
-    if uses_kernel:
+    if backend != 'reference':
         return differentiable('deformable_attention', value, shapes, locations, weights)
     output = value.new_zeros(batch, queries, heads, value.shape[3], dtype=full)
     with without_autocast(value):
