@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .arguments import check_dtype, check_fits, without_autocast
 from .backends import choose_backend
-from .portable import is_traced, is_transformed
+from .constants import can_be_kept
 from .reference import samples_of_level
 from .registration import differentiable, needs_backward
 
@@ -47,8 +47,7 @@ def deformable_attention(
     unsupported = NO_ORDER if is_ordered and value.device.type != 'cpu' else None
     backend = choose_backend(value.device, backend, unsupported)
     # A GPU would have to be waited for, and graphs and transforms have no values: there the kernels compare.
-    is_known = backend == 'cpu' and type(shapes) is Tensor and not (is_traced() or is_transformed())
-    if is_known or backend == 'reference':
+    if backend == 'reference' or (backend == 'cpu' and can_be_kept()):
         sizes = shapes.tolist()
         lengths = [height * width for height, width in sizes]
         if sum(lengths) != value.shape[1] or min(lengths, default=0) < 0:

@@ -16,6 +16,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ..ops.arguments import without_autocast
 from ..registry import MODELS
+from ..systems.common.resizing import linear_positions, linear_weights
 
 # Logits of a part: what fits into the cache of a processor, and what keeps a GPU busy.
 ON_CPU, ON_GPU = 2**19, 2**26
@@ -100,13 +101,11 @@ class _InParts(torch.autograd.Function):
 
 def _shares_of_rows(rows: int, resized: int, align_corners: bool) -> tuple[list[int], Tensor]:
     """The first of the two rows that each row of the resized is between, and the share of each row in it."""
-    target = torch.arange(resized, dtype=torch.float64)
     if align_corners:
-        source = target * ((rows - 1) / max(1, resized - 1))
+        positions = torch.arange(resized, dtype=torch.float64) * ((rows - 1) / max(1, resized - 1))
     else:
-        source = ((target + 0.5) * (rows / resized) - 0.5).clamp(0, rows - 1)
-    shares = (1 - (source[:, None] - torch.arange(rows)).abs()).clamp(min=0)
-    return source.long().tolist(), shares
+        positions = linear_positions(rows, resized)
+    return positions.long().tolist(), linear_weights(positions, rows)
 
 
 @MODELS.register_module()

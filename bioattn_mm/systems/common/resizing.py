@@ -1,4 +1,4 @@
-"""Bicubic resizing of parameters that are learned for one token grid to another grid."""
+"""Resizing as products of matrices: bicubic, of parameters that are learned for one token grid, and linear."""
 
 import torch
 from torch import Tensor
@@ -34,3 +34,14 @@ def resizing_matrix(length: int, target: int, dtype: torch.dtype, device: torch.
     far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
     weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
     return weights / weights.sum(-1, keepdim=True)
+
+
+def linear_positions(length: int, target: int, device: torch.device | None = None) -> Tensor:
+    """Where the positions of a resized axis lie among its old ones, float64 (target,), from 0 to `length` - 1."""
+    centres = torch.arange(target, dtype=torch.float64, device=device) + 0.5
+    return (centres * (length / target) - 0.5).clamp(0, length - 1)
+
+
+def linear_weights(positions: Tensor, length: int) -> Tensor:
+    """The weights of the old positions of an axis at each of `linear_positions`, which sum to 1: (target, length)."""
+    return (1 - (positions[:, None] - torch.arange(length, device=positions.device)).abs()).clamp(min=0)

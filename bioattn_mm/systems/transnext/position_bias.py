@@ -16,6 +16,7 @@ from ...ops.relative_bias import bias_of_table, columns_of_pairs
 from ...registry import MODELS
 from ..common.arguments import weight_and_bias
 from ..common.grid import Grid
+from ..common.resizing import linear_positions, linear_weights
 from ..common.size_cache import SizeCache, SizeCaching
 
 
@@ -228,7 +229,8 @@ def _resized_rows(
 ) -> tuple[Tensor, Tensor]:
     """Rows of the trained table, and weights, by which bilinear resizing sums them (see `PositionBias.table`)."""
     index = _offset_index(trained, trained_pooled, device)
-    query, key = _places(length, trained, device)[:, None], _places(pooled_length, trained_pooled, device)
+    query = linear_positions(trained, length, device)[:, None]
+    key = linear_positions(trained_pooled, pooled_length, device)
     queries, keys = ((each.floor().long(), each.ceil().long()) for each in (query, key))
     rows = torch.stack([index[i, u] for i in queries for u in keys], dim=-1)
     query, key = (query - queries[0]).to(dtype), (key - keys[0]).to(dtype)
@@ -238,14 +240,7 @@ def _resized_rows(
 @cached_constant
 def _resizing(length: int, trained: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Bilinear resizing of an axis as a matrix, (length, trained)."""
-    distance = _places(length, trained, device)[:, None] - torch.arange(trained, device=device)
-    return (1 - distance.abs()).clamp(min=0).to(dtype)
-
-
-def _places(length: int, trained: int, device: torch.device) -> Tensor:
-    """Where cells of an axis lie among `trained` cells when it is resized to `length`: float64 (length,)."""
-    places = torch.arange(length, dtype=torch.float64, device=device) + 0.5
-    return (places * (trained / length) - 0.5).clamp(0, trained - 1)
+    return linear_weights(linear_positions(trained, length, device), trained).to(dtype)
 
 
 def pooled_grid_of(grid: Grid, sr_ratio: int, pool_size: Grid | None) -> Grid:

@@ -139,13 +139,13 @@ def ensure_mini_data(config: Config, dataloaders: Sequence[str], mini_root: str 
     """Draw the miniatures that some dataloaders read, where there are none; refuse those of another version."""
     roots = {dataset['data_root'] for dataset in find_datasets([config[name] for name in dataloaders])}
     for name, folder in FOLDERS.items():
-        path = Path(mini_root) / folder
-        if f'{mini_root}/{folder}' not in roots:
+        root = f'{mini_root}/{folder}'
+        if root not in roots:
             continue
-        if not path.exists():
+        if not Path(root).exists():
             make_mini_datasets(mini_root, names=[name])
-        elif is_outdated(path):
-            raise InputError(f'{path} was drawn by another version of bioattn_mm: remove it, to draw it again')
+        elif is_outdated(Path(root)):
+            raise InputError(f'{root} was drawn by another version of bioattn_mm: remove it, to draw it again')
 
 
 def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) -> dict[str, str]:
