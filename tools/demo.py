@@ -13,7 +13,7 @@ from pathlib import Path
 
 import bioattn_mm.cli.threads_and_memory  # noqa: F401
 
-from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, model_options, run_tool
+from bioattn_mm.cli.command_line import ToolParser, model_options, run_tool
 from bioattn_mm.errors import InputError
 
 MAX_PORT = 65535
@@ -25,13 +25,7 @@ def parse_args() -> argparse.Namespace:
         'demo.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth',
         'demo.py configs/transnext/upernet_tiny_ade20k.py --mini',
     )
-    parser.add_shared('config')
-    parser.add_argument(
-        'checkpoint',
-        nargs='?',
-        metavar='CHECKPOINT',
-        help=f'{CHECKPOINT_KINDS} (default with --mini: the newest of the miniature run)',
-    )
+    parser.add_model()
     parser.add_argument(
         '--host',
         default='127.0.0.1',

@@ -28,7 +28,7 @@ CHECKPOINT_SUFFIXES = ('.pth', '.pt', '.safetensors', command.SUFFIX)
 def parse_args() -> argparse.Namespace:
     if command.takes(sys.argv[1:]):
         return command.parse_args()
-    from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser
+    from bioattn_mm.cli.command_line import ToolParser
 
     parser = ToolParser(
         __doc__,
@@ -38,13 +38,7 @@ def parse_args() -> argparse.Namespace:
         'predict.py exported/end2end.onnx street.jpg',
         'predict.py configs/transnext/upernet_tiny_ade20k.py --mini data/mini/ADEChallengeData2016/images/validation',
     )
-    parser.add_shared('config')
-    parser.add_argument(
-        'checkpoint',
-        nargs='?',
-        metavar='CHECKPOINT',
-        help=f'{CHECKPOINT_KINDS} (default with --mini: the newest of the miniature run)',
-    )
+    parser.add_model()
     add_inputs(parser)
     add_results(parser)
     add_mode(parser, 'as the config says')

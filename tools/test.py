@@ -13,7 +13,7 @@ from mmengine.dist import is_main_process
 from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import write_contact_sheet
-from bioattn_mm.data.formats.arguments import data_arguments
+from bioattn_mm.data.formats.arguments import DataArguments, data_arguments
 from bioattn_mm.errors import InputError
 from bioattn_mm.runtime.files import check_new
 from bioattn_mm.training.amp import autocast_dtype
@@ -100,7 +100,7 @@ def main() -> None:
     if data:
         check_classes(args.checkpoint, checkpoint, config)
     weights_for(model, args.checkpoint, weights)
-    set_options(config, args)
+    set_options(config, args, data)
 
     with failures_in_one_line(config) as hook:
         runner = build_runner(config)
@@ -122,12 +122,12 @@ def main() -> None:
         raise InputError(f'{names}: {NO_METRIC}')
 
 
-def set_options(config: Config, args: argparse.Namespace) -> None:
+def set_options(config: Config, args: argparse.Namespace, data: DataArguments | None) -> None:
     """Let the config test the checkpoint, and do what the options say."""
     config.load_from = args.checkpoint
     config.resume = False
     is_remote = '://' in args.checkpoint
-    folder = default_work_dir(args.config, args.mini) if is_remote else Path(args.checkpoint).parent
+    folder = default_work_dir(args.config, args.mini, data) if is_remote else Path(args.checkpoint).parent
     config.work_dir = args.work_dir or str(Path(folder) / 'test')
     if args.out:
         set_out(config, args.out)

@@ -86,6 +86,9 @@ def attention_of(
     """
     stride = stride_of(recording.grid, tuple(image.inputs.shape[2:]))
     token = tuple(position // stride for position in image.input_pixel(query))
+    if any(index >= length for index, length in zip(token, recording.grid)):
+        left_out = f'--query {query[0]} {query[1]} is where {recording.name} leaves out the rest of the image'
+        raise InputError(f'{left_out}, whose tokens are {recording.grid[0]} x {recording.grid[1]}: set --size')
     attention = attention_of_token(recording, token, stride)
     if with_received:
         values, is_share = attention_received(recording), not hasattr(recording.layer, 'reconstruction_norms')

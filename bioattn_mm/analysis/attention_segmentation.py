@@ -14,6 +14,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
+from ..data.formats.label_maps import without_channels
 from ..errors import InputError
 from ..runtime.paths import images_below
 from ..training.config.pipelines import find_datasets
@@ -110,7 +111,8 @@ def read_masks(folder: str, masks: str, limit: int, split: str | None = None) ->
 
     Args:
         folder: Folder of the images.
-        masks: Folder of the label maps, PNG with one channel or with a palette, as PASCAL VOC's.
+        masks: Folder of the label maps, PNG with one channel or with a palette, as PASCAL VOC's; of colours black is
+            background.
         limit: Maximum number of images.
         split: File with a name of an image, without its suffix, in each line; None for all images.
     """
@@ -131,7 +133,8 @@ def read_masks(folder: str, masks: str, limit: int, split: str | None = None) ->
                 labels = np.asarray(file)  # of a palette the indices, not the colours
         except OSError as error:
             raise InputError(f'cannot read the label map {path}: damaged, or not an image') from error
-        labels = labels if labels.ndim == 2 else labels.max(2)
+        labels = without_channels(labels)
+        labels = labels if labels.ndim == 2 else labels.any(2)
         yield Sample(image, (labels != 0) & (labels != UNLABELLED), labels != UNLABELLED)
 
 

@@ -69,7 +69,8 @@ def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
         dataset = next(find_datasets(config.get('val_dataloader')), None)
         if dataset is None:
             raise InputError(f'{config.filename} names no folder of validation images: name one with --images')
-        prefix = dataset.get('data_prefix', {})
+        folder_of_split = dataset.get('split') if type_name(dataset).startswith('ImageNet') else None
+        prefix = dataset.get('data_prefix') or folder_of_split or ''
         if isinstance(prefix, dict):
             prefix = next((prefix[key] for key in ('img_path', 'img') if key in prefix), '')
         path = Path(dataset['data_root']) / prefix
@@ -134,7 +135,9 @@ class ImageReader:
         batch = dict(inputs=[pixels], data_samples=[sample])
         inputs = self.preprocessor(copy.deepcopy(batch), False)['inputs']
         image = pixels.permute(1, 2, 0).cpu().numpy()
-        bgr = image.round().astype(np.uint8) if self.kind is None else shown(image)
+        if self.kind is None or self.kind.dtype == 'uint8':  # an attack makes floats of them
+            image = image.round().astype(np.uint8)
+        bgr = image if self.kind is None else shown(image)
         rgb = np.ascontiguousarray(bgr[..., ::-1])
         return PreparedImage(path, tuple(sample.ori_shape[:2]), rgb, inputs, batch)
 
@@ -157,4 +160,4 @@ def stride_of(grid: tuple[int, int], size: tuple[int, int]) -> int:
         up, down = (tuple((length + rest) // stride for length in size) for rest in (stride - 1, 0))
         if tuple(grid) in (up, down):
             return stride
-    raise ValueError(f'no stride gives a grid of {grid} tokens for an image of {size} pixels')
+    raise InputError(f'no stride gives a grid of {grid} tokens for an image of {size} pixels')

@@ -39,6 +39,8 @@ class Network(nn.Module):
         if self.scope not in (None, *SAMPLES):
             expected = f'expected one of {", ".join(SAMPLES)}, or add --backbone'
             raise InputError(f'{config.filename} is of {self.scope}: {expected}')
+        if 'backbone' not in config.model:
+            raise InputError(f'{config.filename} has no model with a backbone')
         settings = copy.deepcopy(config.model)
         settings.pop('pretrained', None)
         settings.pop('init_cfg', None)

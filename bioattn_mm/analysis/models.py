@@ -87,7 +87,10 @@ def timm_config(name: str) -> Config:
     if not timm.is_model(plain):
         close = ' or '.join(difflib.get_close_matches(plain, timm.list_models(), 3))
         raise InputError(f'timm has no model {name}' + (f'; did you mean {close}?' if close else ''))
-    cfg = timm.get_pretrained_cfg(name)
+    try:
+        cfg = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:  # an unknown tag
+        raise InputError(f'timm has no such weights: {error}') from error
     if plain in timm_registry.MODELS:
         kind, settings = timm_registry.MODELS[plain]
         backbone = dict(type=f'bioattn_mm.{kind}', **settings)
@@ -215,10 +218,10 @@ class TimmBackbone(OtherBackbone):
             try:
                 options = dict(indices=list(self.out_indices), output_fmt='NCHW', intermediates_only=True)
                 return tuple(self.model.forward_intermediates(image, **options))
-            except AssertionError as error:
+            except (AssertionError, RuntimeError) as error:
                 reason = error
         size = '{} x {}'.format(*x.shape[2:])
-        raise InputError(f'{self.name} takes no images of {size}: {reason}; set --size') from reason
+        raise InputError(f'{self.name} takes no images of {size}: {first_line(reason)}; set --size') from reason
 
 
 def output_numbers(backbone: nn.Module, number: int) -> list[int]:
@@ -272,8 +275,8 @@ def create_timm_model(
         except TypeError:
             if option == options[-1]:
                 raise
-        except RuntimeError as error:
-            raise InputError(f'timm cannot make {name}: {error}') from error
+        except (AssertionError, RuntimeError) as error:
+            raise InputError(f'timm cannot make {name}: {first_line(error)}') from error
 
 
 def _openmmlab_backbone(config: Config, backbone_type: type | None, name: str, settings: dict) -> OtherBackbone:

@@ -127,6 +127,8 @@ def mmengine_reads_all() -> Iterator[None]:
 
 def load_from_disk(filename: str, map_location: str | torch.device | None = None) -> object:
     """A loader for mmengine, which logs what follows `load_from_` in its name."""
+    if '://' in filename and not filename.startswith(HUB):  # mmengine takes a URL it does not know for a file
+        raise InputError(f'cannot read the checkpoint {filename}: mmengine knows no such URLs; {BY_HAND}')
     return read_checkpoint(filename, map_location)
 
 

@@ -241,6 +241,12 @@ class ToolParser(GroupedParser):
         for name in names:
             self.add_argument(name, **SHARED[name])
 
+    def add_model(self) -> None:
+        """Add a config and a checkpoint, which may be left out with `--mini`."""
+        self.add_shared('config')
+        help = f'{CHECKPOINT_KINDS} (default with --mini: the newest of the miniature run)'
+        self.add_argument('checkpoint', nargs='?', metavar='CHECKPOINT', help=help)
+
     def add_config_options(self) -> None:
         self.add_shared('--mini', '--cfg-options', '--trust-checkpoint')
 

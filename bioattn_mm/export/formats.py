@@ -62,13 +62,14 @@ def export(
     Raises:
         InputError: The model cannot be exported so, or the file gives other outputs than the model.
     """
-    network = Features(model.backbone).eval() if backbone else network_of(model, config)
+    channels = config.model.get('backbone', {}).get('in_channels', 3)
     if size is None:
         check_any_size(model)
+    image = torch.zeros(1, channels, *(size or CHECKED[0][1:]))
+    network = Features(model.backbone, image) if backbone else network_of(model, config)
     # A config that cannot be described is refused here, before minutes of tracing.
     description = description_of(config, network.task, type(model).__name__, classes, palette)
     path = folder / FILES[kind]
-    channels = config.model.backbone.get('in_channels', 3)
     if kind == 'onnx':
         from .onnx_file import write_onnx
 

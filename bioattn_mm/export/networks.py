@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
@@ -9,14 +10,15 @@ from ..errors import InputError
 
 
 class Features(nn.Module):
-    """A backbone: the feature maps of its stages."""
+    """A backbone in eval mode: the feature maps of its stages, whose number is that for an example, `image`."""
 
     task = 'features'
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, image: Tensor) -> None:
         super().__init__()
-        self.backbone = model
-        self.names = [f'stage{index}' for index in range(len(model.out_indices))]
+        self.backbone = model.eval()
+        with torch.no_grad():
+            self.names = [f'stage{index}' for index, _ in enumerate(model(image))]
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.backbone(image))

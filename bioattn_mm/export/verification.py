@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config, ConfigDict
@@ -65,8 +66,8 @@ class Verification:
                 self.seconds[name] = min(self.seconds[name], time.perf_counter() - start)
             for name in self.differences:
                 pairs = zip(outputs[PYTORCH], outputs[name])
-                found = max(largest_difference(*pair, self.test_cfg) for pair in pairs)
-                self.differences[name] = max(self.differences[name], found)
+                found = [largest_difference(*pair, self.test_cfg) for pair in pairs]
+                self.differences[name] = largest([self.differences[name], *found])
             yield
 
 
@@ -170,7 +171,12 @@ def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -
     if 'pred_instances' in a:
         a, b = a.pred_instances, b.pred_instances
         differences += [from_closest(a, b, side, test_cfg), from_closest(b, a, side, test_cfg)]
-    return max(differences)
+    return largest(differences)
+
+
+def largest(differences: Sequence[float]) -> float:
+    """The largest of some numbers; NaN if one is, of which Python's `max` makes whichever comes first."""
+    return float(np.max(differences))
 
 
 def from_closest(instances: InstanceData, others: InstanceData, side: int, test_cfg: dict) -> float:

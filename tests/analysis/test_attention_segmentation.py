@@ -165,6 +165,14 @@ def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
     assert sample.image == second
     np.testing.assert_array_equal(sample.foreground, labels == 7)
     np.testing.assert_array_equal(sample.labelled, labels != 255)
+    # Of colours and opacity: all but black is foreground, whatever has 255.
+    colours = np.zeros((40, 60, 4), np.uint8)
+    colours[10:20, 30:55, 0], colours[20:30, 30:55, 1], colours[..., 3] = 255, 128, 255
+    for mode in ('RGBA', 'RGB'):
+        PIL.Image.fromarray(colours).convert(mode).save(tmp_path / second.name)
+        (sample,) = samples(second.stem)
+        np.testing.assert_array_equal(sample.foreground, labels == 7)
+        assert sample.labelled.all()
     with pytest.raises(InputError, match='no image of .*val.txt is in'):
         samples('another\n')
     with pytest.raises(InputError, match='no list of images: expected the file absent.txt'):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import cv2
 import mmpretrain.datasets  # noqa: F401
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from mmengine.config import Config
 
 import bioattn_mm.registry  # noqa: F401
 from bioattn_mm.analysis.attention_segmentation import to_file
-from bioattn_mm.analysis.images import ImageReader, stride_of
+from bioattn_mm.analysis.images import ImageReader, find_images, stride_of
 from bioattn_mm.runtime.images import shown
 
 
@@ -42,6 +43,26 @@ def test_images_of_four_channels(tmp_path: Path) -> None:
     prepared = reader_of(load, dict(type='Resize', scale=(60, 40), keep_ratio=False))(tmp_path / 'image.npy')
     assert prepared.inputs.shape == (1, 4, 40, 60)
     assert np.array_equal(prepared.pixels, shown(image)[..., ::-1]) and np.ptp(prepared.pixels) > 200
+
+
+def test_pictures_of_attacked_images(tmp_path: Path) -> None:
+    """Of several channels of 8 bits, which are floats then: as bright as before."""
+    image = np.random.default_rng(0).integers(100, 120, (40, 60, 4), np.uint8)
+    np.save(tmp_path / 'image.npy', image)
+    reader = reader_of(dict(type='bioattn_mm.LoadChannelsFromFile', channels=4, dtype='uint8'))
+    prepared = reader(tmp_path / 'image.npy')
+    pixels, sample = (prepared.batch[key][0] for key in ('inputs', 'data_samples'))
+    assert np.array_equal(reader.prepared(None, pixels.float() + 0.1, sample).pixels, prepared.pixels)
+
+
+def test_validation_images_of_imagenet(tmp_path: Path) -> None:
+    """Of the folder of the split, not the first of all."""
+    for split in ('test', 'train', 'val'):
+        (tmp_path / split / 'n01440764').mkdir(parents=True)
+        cv2.imwrite(str(tmp_path / split / 'n01440764' / f'{split}.png'), np.zeros((4, 4, 3), np.uint8))
+    dataset = dict(type='ImageNet', data_root=str(tmp_path), split='val')
+    config = Config(dict(val_dataloader=dict(dataset=dataset)))
+    assert [path.name for path in find_images(config, None, 3)] == ['val.png']
 
 
 def test_stride_of_any_grid() -> None:

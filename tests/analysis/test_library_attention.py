@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,11 @@ from mmpretrain.models import utils as mmpretrain_swin
 from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
+from bioattn_mm.analysis.attention import attention_of
 from bioattn_mm.analysis.attention_recorder import OtherRecording, record_attention
+from bioattn_mm.analysis.images import PreparedImage
 from bioattn_mm.analysis.models import TimmBackbone
+from bioattn_mm.errors import InputError
 from tests.systems.layers import randomized
 
 CHANNELS, HEADS, WINDOW = 12, 3, 4
@@ -98,6 +102,17 @@ def test_global_attention_of_timm(name: str) -> None:
             query, key = layer.q_norm(query), layer.k_norm(key)
             wanted = (query[:, :, recording.prefix + queries] @ key.mT * layer.scale).softmax(-1)
             torch.testing.assert_close(weights.flatten(3), wanted[..., recording.prefix :])
+
+
+def test_a_pixel_where_the_rest_of_an_image_is_left_out() -> None:
+    """BEiT has no tokens at the right and bottom of 90 x 150 pixels: no other's attention is shown."""
+    backbone, pixels = TimmBackbone('beit_base_patch16_224', False, (90, 150)).eval(), torch.zeros(1, 3, 90, 150)
+    recording = record_attention(backbone, pixels)[0]
+    image = PreparedImage(None, (90, 150), np.zeros((90, 150, 3), np.uint8), pixels, {})
+    assert attention_of(recording, image, (79, 143)).token == (4, 8)
+    for query in ((79, 144), (80, 143)):
+        with pytest.raises(InputError, match=f'--query {query[0]} {query[1]} is where .* leaves out .* 5 x 9: set'):
+            attention_of(recording, image, query)
 
 
 def of_channels(tokens: Tensor) -> Tensor:

@@ -134,6 +134,8 @@ def test_mmengine_reads_it_inside_of_the_context_alone(hub: Path) -> None:
     for path in (f'hf://{REPOSITORY}/linear.pth', str(hub / 'linear.safetensors')):
         with mmengine_reads_all(), mmengine_reads_all():
             assert CheckpointLoader.load_checkpoint(path, 'cpu', logger='silent')['weight'].item() == 1
+    with mmengine_reads_all(), pytest.raises(InputError, match='ftp://a/b.pth: mmengine knows no such URLs; down'):
+        read_checkpoint('ftp://a/b.pth')
     assert list(CheckpointLoader._schemes.items()) == schemes
 
 

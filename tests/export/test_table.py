@@ -121,7 +121,8 @@ def test_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) 
     task = 'classification' if head == 'classifier' else 'segmentation' if head else 'features'
     assert json.loads(pipeline.read_text())['task'] == task
     if kind == 'onnx':
-        network = Features(model.backbone).eval() if head is None else network_of(model, config)
+        image = torch.zeros(1, 3, *(pixels or (64, 64)))
+        network = Features(model.backbone, image) if head is None else network_of(model, config)
         backend = open_backend('openvino', file)
         check_outputs(
             network,

@@ -1,11 +1,13 @@
 """How far two predictions are apart: written out for a few detections."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
-from bioattn_mm.export.verification import largest_difference
+from bioattn_mm.export.verification import PYTORCH, Verification, largest_difference
 
 TEST_CFG = dict(score_thr=0.05, max_per_img=3)
 
@@ -45,6 +47,26 @@ def test_of_scores() -> None:
     a.seg_logits = PixelData(data=torch.from_numpy(scores))
     b.seg_logits = PixelData(data=torch.from_numpy(scores + np.where(scores == 7, -0.25, 0.125)))
     assert largest_difference(a, b, {}) == 0.25
+
+
+@pytest.mark.parametrize('place', [0, 1])
+def test_nan_is_no_small_difference(place: int) -> None:
+    """On any of the images."""
+
+    class Model:
+        def __init__(self, *scores: float) -> None:
+            self.scores = iter(scores)
+
+        def test_step(self, data: dict) -> list[BaseDataElement]:
+            return [BaseDataElement(seg_logits=PixelData(data=torch.full((2, 3, 4), next(self.scores))))]
+
+    comparison = Verification.__new__(Verification)
+    exported = [0.5, 0.5]
+    exported[place] = math.nan
+    comparison.models, comparison.dataloader = {PYTORCH: Model(0.5, 0.5), 'file': Model(*exported)}, [{}, {}]
+    comparison.differences, comparison.seconds = dict(file=0.0), dict.fromkeys(comparison.models, 0.0)
+    comparison.test_cfg = {}
+    assert len(list(comparison.run())) == 2 and math.isnan(comparison.differences['file'])
 
 
 def test_of_segments() -> None:

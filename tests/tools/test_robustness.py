@@ -114,12 +114,13 @@ def test_table_of_two_models(done: Path) -> None:
 def test_setting_that_is_varied(done: Path, workplace: Path, tool: InProcess) -> None:
     key = 'test_dataloader.dataset.indices'
     options = ('--corruptions', 'contrast', '--severities', 5, '--out', 'varied', *IMAGES)
-    tool(workplace, TOOL, SMALL, 'random_0.pth', '--vary', key, 3, 1, *options)
+    tool(workplace, TOOL, SMALL, 'random_0.pth', '--compare', SMALL, 'random_1.pth', '--vary', key, 3, 1, *options)
     values, unvaried = (
         {(row['model'], row['corruption']): row['value'] for row in read_csv(folder / 'robustness.csv')}
         for folder in (workplace / 'varied', done)
     )
-    assert {model for model, _ in values} == {'upernet_small, 3', 'upernet_small, 1'}
+    names = 'upernet_small', 'tools/upernet_small'
+    assert {model for model, _ in values} == {f'{name}, {value}' for name in names for value in (3, 1)}
     # 3 is what `IMAGES` names.
     assert all(values['upernet_small, 3', name] == unvaried['upernet_small', name] for name in ('none', 'contrast'))
     assert values['upernet_small, 3', 'contrast'] != values['upernet_small, 1', 'contrast']

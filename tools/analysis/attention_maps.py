@@ -91,12 +91,12 @@ def main() -> None:
     for number, path in enumerate(track(paths, description='images')):
         drawing = f'{number:03d}_{path.stem}.png'
         found = [look_at(model, path, args) for model in models]
+        report.write_figure(drawing, draw(models, found, args.part, args.heads))
         for model, of_model in zip(models, found):
             about = dict(image=str(path), drawing=drawing, model=model.source.name, weights=model.weights)
             results += [
                 about | numbers for seen in of_model.values() for numbers in numbers_of(seen, of_model[CLEAN], args)
             ]
-        report.write_figure(drawing, draw(models, found, args.part, args.heads))
     about = dict(config=args.config or models[0].source.name, weights=models[0].weights)
     report.write_json(TABLE, dict(about, images=results), indent=None)
     for model, of_model in zip(models, found):
@@ -154,7 +154,8 @@ def draw(models: list[Model], found: list[dict[str, Seen]], part: str, heads: li
             for attention in seen.layers
         ]
         return draw_lines(lines, title, max(map(len, lines)))
-    if len(models) > 1:  # a line for each layer, with all models; one layer of many models takes two lines
+    if len(models) > 1 or (len(layers) > 1 and part != ATTENTION):
+        # A line for each layer, with all models; one layer of many models takes two lines.
         lines = [[FREE] for _ in layers]
         lines[0] = [Picture(PHOTO, image, layers[0])]
         for number, line in enumerate(lines):

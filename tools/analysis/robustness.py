@@ -39,7 +39,7 @@ from bioattn_mm.analysis.robustness import (
     file_name,
     summarize,
 )
-from bioattn_mm.cli.command_line import AtLeast, ToolParser, run_tool
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table, progress_of_tests
 from bioattn_mm.data.corruption import SEVERITIES
 from bioattn_mm.errors import InputError
@@ -84,7 +84,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--attack', nargs='+', choices=ATTACKS, metavar='NAME', help=help)
     help = 'how far an attack may change a pixel, as fractions of its range, such as 1/255 0.01 (default: 1/255)'
     parser.add_argument('--epsilon', nargs='+', metavar='E', help=help)
-    parser.add_argument('--steps', action=AtLeast, minimum=1, metavar='N', help='steps of pgd (default: 5)')
+    parser.add_integer('--steps', minimum=1, metavar='N', help='steps of pgd (default: 5)')
     parser.add_shared('--metric')
     parser.add_config_options()
     return parser.parse_args()
@@ -151,10 +151,11 @@ def read_models(
     Raises:
         InputError: A model or its images do not fit the study, so that no test is found to be impossible after hours.
     """
-    models, places = {}, {}
+    models, places, names = {}, {}, []
     key, *values = args.vary or [None]
     for path, checkpoint in ((args.config, args.checkpoint), *args.compare):
-        name = unique_name(path, models)
+        name = unique_name(path, names)
+        names.append(name)
         for value in [*map(number_of, values)] or [None]:
             options = dict(args.cfg_options or {}) | ({} if value is None else {key: value})
             config = load_config(path, mini=args.mini, cfg_options=options, dataloaders=('test_dataloader',))

@@ -139,5 +139,5 @@ def verification_of(
 def example_image(config: Config, deploy_config: Config) -> np.ndarray:
     """Noise to trace with, uint8 (H, W, channels): of the deploy config's size, or a square."""
     width, height = get_input_shape(deploy_config) or (min(scale_in_testing(config)),) * 2
-    channels = config.model.backbone.get('in_channels', 3)
+    channels = config.model.get('backbone', {}).get('in_channels', 3)
     return np.random.default_rng(0).integers(0, 256, (height, width, channels), dtype=np.uint8)
