@@ -28,4 +28,9 @@ def printable(text: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of what an exception says, or its class if it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (text_of(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; a KeyError puts it in quotes."""
+    return str(error.args[0] if isinstance(error, KeyError) and error.args else error)

@@ -5,7 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/dist_common.sh"
 check_arguments 2 "Usage: tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]
 
 Train on GPUS GPUs of this machine. A step takes the batch of the config on every GPU. The configs' learning rates are
-for 16 images a step, 2 on each of 8 GPUs; for another number add --cfg-options auto_scale_lr.enable=True.
+for 16 images a step, 2 on each of 8 GPUs, those of classifiers for 1,024; for another number add
+--cfg-options auto_scale_lr.enable=True.
 
 After a failure of a process, and when a machine leaves or joins, all processes start again from the last checkpoint. A
 machine that comes later, or again, needs --resume; it may stand there at the first start, too.

@@ -203,9 +203,7 @@ def main() -> None:
         cuda_graphs=args.cuda_graphs,
         options=args.cfg_options,
     )
-    if args.skip_bad_data and all(
-        hook.type != 'bioattn_mm.SkipBadDataHook' for hook in config.get('custom_hooks', [])
-    ):
+    if args.skip_bad_data:
         interval = config.get('default_hooks', {}).get('logger', {}).get('interval', 10)
         add_hook(config, 'SkipBadDataHook', interval=interval)
     set_trackers(config, args.log)

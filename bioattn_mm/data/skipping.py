@@ -7,7 +7,12 @@ from mmengine.dataset import BaseDataset, Compose
 
 from ..errors import InputError
 from .checks import WHAT_TO_DO, BadDataError
-from .transforms import CheckedLoadAnnotations, CheckedLoadImageFromFile, name_bad_files
+from .transforms import (
+    CheckedLoadAnnotations,
+    CheckedLoadImageFromFile,
+    CheckedLoadPanopticAnnotations,
+    name_bad_files,
+)
 
 
 class SkippingPipeline:
@@ -18,7 +23,7 @@ class SkippingPipeline:
 
     def __init__(self, pipeline: Compose, num_samples: int, max_in_a_row: int) -> None:
         self.pipeline = pipeline
-        checked = CheckedLoadImageFromFile, CheckedLoadAnnotations
+        checked = CheckedLoadImageFromFile, CheckedLoadAnnotations, CheckedLoadPanopticAnnotations
         self.loaders = [step for step in pipeline.transforms if isinstance(step, checked)]
         self.max_in_a_row, self.in_a_row = max_in_a_row, 0
         # 1 for a sample found bad; in shared memory, so that the main process sees what the workers find.

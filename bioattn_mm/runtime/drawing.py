@@ -57,16 +57,14 @@ def draw(
     return drawn
 
 
-def reduced_size(height: int, width: int) -> tuple[int, int]:
-    """(height, width) of the drawing of an image."""
-    factor = min(1, (MAX_PIXELS / (height * width)) ** 0.5)
-    return max(1, int(height * factor)), max(1, int(width * factor))
-
-
 def reduced(image: np.ndarray) -> np.ndarray:
     """An image in the size of its drawing."""
-    size = reduced_size(*image.shape[:2])
-    return image if size == image.shape[:2] else cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+    height, width = image.shape[:2]
+    factor = (MAX_PIXELS / (height * width)) ** 0.5
+    if factor >= 1:
+        return image
+    size = max(1, int(width * factor)), max(1, int(height * factor))
+    return cv2.resize(image, size, interpolation=cv2.INTER_AREA)
 
 
 def _draw_segments(

@@ -33,12 +33,9 @@ class NameBadFilesHook(Hook):
 class SkipBadDataHook(Hook):
     """Skip training samples whose image or annotation cannot be used, instead of ending with an error.
 
-    A sample is bad if `bioattn_mm.CheckedLoadImageFromFile` or `bioattn_mm.CheckedLoadAnnotations` raises an error
-    for it; another one, drawn at random, takes its place. Every `interval` iterations new ones are logged, each once,
-    however many workers and ranks meet it. Validation and test skip nothing.
-
-    Raises:
-        InputError: In `before_train`, if the pipeline of the training data has neither of the transforms.
+    A sample is bad if one of the transforms `bioattn_mm.CheckedLoad...` raises an error for it; another one, drawn at
+    random, takes its place. Every `interval` iterations new ones are logged, each once, however many workers and
+    ranks meet it. Validation and test skip nothing.
     """
 
     def __init__(self, interval: int = 50) -> None:

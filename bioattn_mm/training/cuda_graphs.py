@@ -26,7 +26,7 @@ from ..ops.constants import capture_of_constants
 from ..registry import HOOKS
 from ..systems.common.hooks import has_hooks
 from .compilation import PARTS
-from .config.pipelines import add_hook
+from .config.pipelines import add_hook, remove_hook
 from .ema import unwrapped
 
 MAX_SIZES = 16
@@ -257,7 +257,8 @@ def require_gpu() -> None:
 
 
 def set_cuda_graphs(config: Config, max_sizes: int | None) -> None:
-    """Run a config with CUDA graphs for so many sizes (see `FeatureGraphs`); None leaves it as it is."""
+    """Run a config with CUDA graphs for so many sizes (see `FeatureGraphs`), or without them."""
+    remove_hook(config, 'CudaGraphsHook')
     if max_sizes:
         require_gpu()
         add_hook(config, 'CudaGraphsHook', max_sizes=max_sizes)

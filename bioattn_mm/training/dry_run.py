@@ -131,20 +131,21 @@ def _schedule(runner: Runner, hook: DryRunHook) -> dict[str, str]:
     num_images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
     accumulated = getattr(runner.optim_wrapper, '_accumulative_counts', 1)
     if isinstance(loop, EpochBasedTrainLoop):
-        epochs, length, unit = f'{loop.max_epochs} epochs of {len(loader):,}', loop.max_epochs, 'epochs'
+        epochs = f'{loop.max_epochs} epochs of {len(loader):,}'
+        done, length, unit = loop.epoch, loop.max_epochs, 'epochs'
     else:
         epochs = f'{loop.max_iters * batch_size * size / num_images:.1f} epochs'
-        length, unit = loop.max_iters, 'iterations'
+        done, length, unit = loop.iter, loop.max_iters, 'iterations'
     rows = {
         'images per step': f'{batch_size * size * accumulated} of {num_images:,}: {batch_size} a process x {size} '
         f'processes x {accumulated} accumulated iterations',
         'iterations': f'{loop.max_iters:,}: {epochs}',
     }
-    seconds = loop.max_iters * hook.step_seconds
+    seconds = (loop.max_iters - loop.iter) * hook.step_seconds
     if hook.val_seconds is not None:
         num_val = len(runner.val_dataloader.dataset)
         rows['validation'] = f'{num_val:,} images after every {loop.val_interval:,} {unit}'
-        seconds += length // loop.val_interval * num_val * hook.val_seconds / size
+        seconds += (length // loop.val_interval - done // loop.val_interval) * num_val * hook.val_seconds / size
     # The first step also allocates memory and chooses algorithms.
     duration = f'{timedelta(seconds=round(seconds))} at the speed of the first step, which is slower than later ones'
     return rows | {'estimated duration': duration}

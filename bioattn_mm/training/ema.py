@@ -51,10 +51,12 @@ class ShardableEMAHook(Hook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         state_dict = checkpoint['state_dict']
         checkpoint['ema_state_dict'] = {f'module.{name}': value for name, value in state_dict.items()}
-        # A sharded model's checkpoint is copied to the CPU as a whole.
-        state_dict.update(
-            {name: value if isinstance(value, DTensor) else value.cpu() for name, value in self.average.items()}
-        )
+        model = unwrapped(runner.model)
+        first_names = {parameter: name for name, parameter in model.named_parameters()}
+        for name, parameter in model.named_parameters(remove_duplicate=False):  # shared ones have several names
+            value = self.average[first_names[parameter]]
+            # A sharded model's checkpoint is copied to the CPU as a whole.
+            state_dict[name] = value if isinstance(value, DTensor) else value.cpu()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         weights = checkpoint.get('ema_state_dict')
@@ -64,7 +66,7 @@ class ShardableEMAHook(Hook):
         for name, parameter in parameters_of(runner.model):
             own = shard_like(state_dict[name], parameter)
             self.average[name] = own.to(parameter.device, torch.float32, copy=True)
-            state_dict[name] = weights[f'module.{name}']
+        state_dict.update({name: weights[f'module.{name}'] for name in state_dict})
 
     @torch.no_grad()
     def _swap(self, model: nn.Module) -> None:

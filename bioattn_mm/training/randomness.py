@@ -26,8 +26,9 @@ class SeedingHook(Hook):
     priority = 'VERY_HIGH'
 
     def before_train(self, runner: Runner) -> None:
-        # mmengine starts the workers at the first iteration.
-        runner.train_dataloader.worker_init_fn = start_worker
+        # mmengine starts the workers at the first iteration, and of a validation at its first.
+        for loop in filter(None, (runner.train_loop, runner.val_loop)):
+            loop.dataloader.worker_init_fn = start_worker
         unseeded = seed_samples(runner.train_dataloader)
         if type(runner.train_loop) is EpochBasedTrainLoop:
             unseeded.append(

@@ -14,7 +14,7 @@ from mmengine.model import BaseModule
 from mmengine.registry import RUNNERS
 from mmengine.runner import FlexibleRunner, Runner
 
-from ..errors import InputError
+from ..errors import InputError, text_of
 from .bad_data import NameBadFilesHook
 
 # Optimizers of PyTorch that have a fused kernel, and the arguments by which a config chooses how they compute.
@@ -116,8 +116,7 @@ def failures_in_one_line(config: Config) -> Iterator[BegunHook]:
         if config.get('log_level') == 'DEBUG':
             traceback.print_exc()
         if known is None:
-            # str() of a KeyError puts its message in quotes.
-            text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+            text = text_of(error)
             lines = [line for line in text.splitlines() if line.strip()] or ['no message']
             # An error in a data loader's worker arrives with the worker's traceback in its message.
             reason = lines[-1] if 'Original Traceback' in text else lines[0]

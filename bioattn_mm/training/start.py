@@ -65,6 +65,8 @@ def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]
     if resume != 'auto':
         check_nothing_there(config.work_dir, path)
     if path is None:  # a fresh start, or the run ended before its first checkpoint
+        if config.get('resume'):  # the config of a work dir whose training was resumed
+            config.update(load_from=None, resume=False)
         return
     if '://' not in path and not Path(path).exists():
         raise InputError(f'checkpoint to resume from not found: {path}')

@@ -27,11 +27,24 @@ def test_exit_codes(error: Exception, refused: bool, code: int | None, monkeypat
         raise error
 
     monkeypatch.setattr(launch, 'torchrun', torchrun)
+    monkeypatch.setattr(launch.PContext, 'close', launch.close)  # and as it was after the test
     monkeypatch.setattr(sys, 'argv', ['launch', '--nnodes=1', 'train.py'])
     monkeypatch.setattr(os, 'environ', {**os.environ})
     with pytest.raises(SystemExit if code else ChildFailedError) as raised:
         launch.main()
     assert getattr(raised.value, 'code', None) == code
+
+
+@pytest.mark.parametrize(('error', 'seconds'), [(SignalException('', signal.SIGTERM), 3600), (FAILED, 30)])
+def test_time_to_save_a_checkpoint(error: Exception, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal leaves processes more time than the failure of one of them does."""
+    closed = []
+    monkeypatch.setattr(launch, 'close_processes', lambda *arguments: closed.append(arguments))
+    try:
+        raise error
+    except Exception:
+        launch.close('context', signal.SIGTERM)
+    assert closed == [('context', signal.SIGTERM, seconds)]
 
 
 def test_a_process_that_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -225,6 +225,15 @@ def test_datasets_inside_of_others_and_a_sample_that_has_recovered(build, logged
     assert logged[2:] == [f'bad training samples skipped: 2 of {2 * NUM_TRAIN}']
 
 
+def test_a_panoptic_map_that_was_skipped(build, logged: list[str]) -> None:
+    hook, loader = start(
+        build('coco_panoptic', lambda folder: panoptic_map(folder).write_bytes(b'no')), num_workers=0
+    )
+    assert len(list(loader)) == NUM_TRAIN / 2
+    hook.after_train(SimpleNamespace())
+    assert re.match(f'skipped: {PANOPTIC_MAP}cannot identify image', logged[0])
+
+
 @pytest.mark.parametrize('num_workers', [0, 1])
 def test_all_bad(num_workers: int, build) -> None:
     dataset = build('ade20k', lambda folder: [cut(image(folder, index), 0.01) for index in range(NUM_TRAIN)])

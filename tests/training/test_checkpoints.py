@@ -97,7 +97,13 @@ def test_what_is_not_resumed_from(place: Path, monkeypatch: pytest.MonkeyPatch) 
         run('B', 6, resume='A/iter_4.pth')
     assert Path('B/iter_2.pth').read_bytes() == before and names('B') == 'iter_2'
 
+    # A fresh start from the config of a work dir whose training was resumed.
     config = toy_config(4, 1, 2)
+    config.update(work_dir='C', load_from='A/iter_4.pth', resume=True)
+    for resume in (None, 'auto'):
+        set_resume(config, resume, ToyModel().state_dict())
+        assert (config.load_from, config.resume) == (None, False)
+
     config.update(work_dir='B', own_data=['2 classes'])
     monkeypatch.setattr('bioattn_mm.training.start.check_classes', Mock(side_effect=InputError('other classes')))
     with pytest.raises(InputError, match='other classes'):

@@ -4,12 +4,13 @@ import copy
 
 import pytest
 import torch
+from mmengine.config import Config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.systems.transnext import TransNeXt
-from bioattn_mm.training.cuda_graphs import FeatureGraphs, check_capturable
+from bioattn_mm.training.cuda_graphs import FeatureGraphs, check_capturable, set_cuda_graphs
 
 from ..needs import needs
 from .graphs_on_cpu import graphs_on_cpu  # noqa: F401
@@ -25,6 +26,17 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == 'cpu':
         request.getfixturevalue('graphs_on_cpu')
     return request.param
+
+
+def test_the_config_of_a_work_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the hook of its training: a run has one of its own, or none."""
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    config = Config(dict(custom_hooks=[dict(type='bioattn_mm.SeedingHook')]))
+    for sizes in (2, 5):
+        set_cuda_graphs(config, sizes)
+        assert config.custom_hooks[1:] == [dict(type='bioattn_mm.CudaGraphsHook', max_sizes=sizes)]
+    set_cuda_graphs(config, None)
+    assert config.custom_hooks == [dict(type='bioattn_mm.SeedingHook')]
 
 
 class Neck(nn.Module):

@@ -28,6 +28,19 @@ def test_of_a_training_that_is_over(capsys: pytest.CaptureFixture) -> None:
     assert 'nothing is left to train: A/iter_2.pth has all steps' in capsys.readouterr().out
 
 
+def test_of_a_resumed_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """The time is that of the steps that are left."""
+    run('A', 2)
+    config = toy_config(3602, 1)
+    config.update(work_dir='A', launcher='none')
+    set_resume(config, 'auto', ToyModel().state_dict())
+    forget_runs()
+    monkeypatch.setattr(dry_run.DryRunHook, 'step_seconds', property(lambda _: 1.0, lambda *_: None), raising=False)
+    with mmengine_reads_all():
+        dry_run.dry_run(config)
+    assert re.search('estimated duration +1:00:00 at', capsys.readouterr().out)
+
+
 def test_of_two_processes_the_main_one_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setattr(dry_run, 'get_world_size', lambda: 2)
     for is_main in (False, True):

@@ -32,6 +32,21 @@ def test_the_newest_weights_count_by_the_momentum() -> None:
             ShardableEMAHook(momentum=momentum)
 
 
+def test_shared_parameters_are_averaged_under_all_their_names() -> None:
+    model, hook = nn.ModuleDict(dict(a=nn.Linear(1, 1), b=nn.Linear(1, 1))), ShardableEMAHook(momentum=0.5)
+    model.b.weight = model.a.weight
+    runner = SimpleNamespace(model=model, iter=0, _resume=True)
+    nn.init.zeros_(model.a.weight)
+    hook.before_train(runner)
+    nn.init.constant_(model.a.weight, 10.0)
+    hook.after_train_iter(runner, 0)
+    hook.before_save_checkpoint(runner, saved := dict(state_dict=model.state_dict()))
+    assert all(saved['state_dict'][f'{name}.weight'].item() == 5 for name in 'ab')
+    hook.after_load_checkpoint(runner, saved)
+    assert all(saved['state_dict'][f'{name}.weight'].item() == 10 for name in 'ab')
+    assert hook.average['a.weight'].item() == 5
+
+
 def test_a_resumed_run_goes_on_with_weights_and_average() -> None:
     model, hook = nn.Linear(2, 1, bias=False), ShardableEMAHook(momentum=0.5)
     runner = SimpleNamespace(model=model, iter=0, _resume=True)

@@ -2,6 +2,8 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, MODELS, TRANSFORMS, DefaultScope
 from mmengine.runner import Runner
 
-from bioattn_mm.training.randomness import warn_if_unseeded
+from bioattn_mm.training.randomness import SeedingHook, start_worker, warn_if_unseeded
 
 from ..conftest import ROOT
 from ..tools.running import LoaderWorkers
@@ -103,6 +105,16 @@ def test_a_config_elsewhere_inherits_one_file(tmp_path: Path, loop: dict, iterat
     other, log = run(tmp_path / 'unseeded', loop, None)
     assert not set(other) & set(draws)
     assert 'random draws are not seeded, so a resumed run will not repeat them: inherit configs/_base_/' in log
+
+
+def test_signals_leave_the_workers_of_validations_alone() -> None:
+    """As those of the training: the run validates to the end and saves a checkpoint."""
+    loops = [SimpleNamespace(dataloader=SimpleNamespace(dataset=None, batch_sampler=None)) for _ in range(2)]
+    for val_loop in (loops[1], None):
+        runner = SimpleNamespace(train_loop=loops[0], val_loop=val_loop, train_dataloader=loops[0].dataloader)
+        with patch('bioattn_mm.training.randomness.seed_samples', lambda _: []):
+            SeedingHook().before_train(runner)
+    assert all(loop.dataloader.worker_init_fn is start_worker for loop in loops)
 
 
 def test_an_epoch_of_other_batches_begins_anew(tmp_path: Path) -> None:

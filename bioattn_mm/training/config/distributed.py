@@ -9,7 +9,7 @@ from mmengine.config import Config
 
 from ...errors import InputError
 from ..installed import find_config
-from .pipelines import add_hook, type_name
+from .pipelines import add_hook, remove_hook, type_name
 
 # Variables of the environment with the rank of a process and the number of all, by launcher.
 RANK_VARIABLES = dict(
@@ -32,21 +32,21 @@ def rank_and_size(launcher: str) -> tuple[int, int]:
     return int(os.environ.get(rank, 0)), int(os.environ.get(size, 1))
 
 
-def prepare_process(config: Config, launcher: str) -> None:
+def prepare_process(config: Config, launcher: str, trains: bool = True) -> None:
     """Prepare one of the processes that a launcher ('none', 'pytorch', 'slurm' or 'mpi') started.
 
     mmengine requires a GPU for each. If PyTorch finds none, the process joins the others here, over gloo, and the
-    config gets a model wrapper for the CPU, where SyncBN works, too. A single process loses the strategy for several
-    that the config of a work dir may have.
+    config gets a model wrapper for the CPU, where SyncBN works, too. A single process, and a test, loses the strategy
+    for trainings by several that the config of a work dir may have.
 
     Raises:
         InputError: The launcher did not start this process, or there is no GPU for it.
     """
+    if (launcher == 'none' or not trains) and type_name(config.get('strategy')) not in ('', SINGLE_DEVICE):
+        config.pop('strategy')
+        config.pop('runner_type', None)
+        remove_hook(config, GATHER)
     if launcher == 'none':
-        if type_name(config.get('strategy')) not in ('', SINGLE_DEVICE):
-            config.pop('strategy')
-            config.pop('runner_type', None)
-            config.custom_hooks = [hook for hook in config.get('custom_hooks', []) if type_name(hook) != GATHER]
         return
     if launcher == 'pytorch' and 'RANK' not in os.environ:
         raise InputError(

@@ -111,7 +111,7 @@ def load_config(
         use_shards(config, shards, dataloaders)
     check_data(config, dataloaders)
     config.launcher = launcher
-    prepare_process(config, launcher)
+    prepare_process(config, launcher, trains)
     if balance:
         weigh_classes(config)
     num_processes, steps_of_epoch = rank_and_size(launcher)[1], None

@@ -7,6 +7,7 @@ from mmengine.config import Config
 
 from ...data.mini import FOLDERS, is_outdated, make_mini_datasets
 from ...errors import InputError
+from .classes import DATALOADERS
 from .pipelines import find_datasets, is_one_of, map_values
 from .schedule import start_from_scratch
 
@@ -76,8 +77,7 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     Raises:
         InputError: There is no miniature of the config's dataset.
     """
-    dataloaders = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-    roots = {} if mini_root is None else _mini_roots(config, dataloaders, mini_root)
+    roots = {} if mini_root is None else _mini_roots(config, DATALOADERS, mini_root)
 
     def shrink(path: str, value: object) -> object:
         if isinstance(value, str):
@@ -109,9 +109,9 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     batch_size = CLASSIFICATION_BATCH_SIZE if is_classifier else BATCH_SIZE
     config.train_dataloader.update(batch_size=batch_size, num_workers=2, persistent_workers=True)
     config.train_dataloader.sampler = dict(type='InfiniteSampler', shuffle=True)
-    for dataloader in (config.val_dataloader, config.test_dataloader):
+    for dataloader in filter(None, map(config.get, DATALOADERS[1:])):
         dataloader.update(num_workers=1, persistent_workers=False)
-    config.env_cfg.update(cudnn_benchmark=False)
+    config.env_cfg = {**config.get('env_cfg', {}), 'cudnn_benchmark': False}
 
     config.randomness = dict(seed=SEED)
     decay_begin = DINO_DECAY_BEGIN if is_dino else WARMUP_ITERS
@@ -120,6 +120,8 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
         dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=WARMUP_ITERS),
         dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=decay_begin, end=MAX_ITERS),
     ]
+    hooks = dict(logger=dict(type='LoggerHook'), checkpoint=dict(type='CheckpointHook'))
+    config.default_hooks = {**hooks, **config.get('default_hooks', {})}
     config.default_hooks.logger.update(interval=10, log_metric_by_epoch=False)
     config.default_hooks.checkpoint.update(by_epoch=False, interval=MAX_ITERS // 2, max_keep_ckpts=1)
     config.log_processor = dict(by_epoch=False)
@@ -129,15 +131,15 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     return config
 
 
-def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
+def with_mini_test_data(config: Config) -> Config:
     """Return a config whose test reads the generated miniature of its dataset, with all else as it is."""
-    roots = _mini_roots(config, ('test_dataloader',), mini_root)
+    roots = _mini_roots(config, ('test_dataloader',), MINI_ROOT)
     return Config(map_values(config.to_dict(), lambda path, value: _move(value, roots)), filename=config.filename)
 
 
 def ensure_mini_data(config: Config, dataloaders: Sequence[str], mini_root: str = MINI_ROOT) -> None:
     """Draw the miniatures that some dataloaders read, where there are none; refuse those of another version."""
-    roots = {dataset['data_root'] for dataset in find_datasets([config[name] for name in dataloaders])}
+    roots = {dataset['data_root'] for dataset in find_datasets([config.get(name) for name in dataloaders])}
     for name, folder in FOLDERS.items():
         root = f'{mini_root}/{folder}'
         if root not in roots:
@@ -151,7 +153,7 @@ def ensure_mini_data(config: Config, dataloaders: Sequence[str], mini_root: str 
 def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) -> dict[str, str]:
     """Folder of the miniature by data root, for the datasets of some dataloaders."""
     roots = {}
-    for dataset in find_datasets([config[dataloader] for dataloader in dataloaders]):
+    for dataset in find_datasets([config.get(name) for name in dataloaders]):
         if dataset['type'] not in MINI_FOLDERS:
             raise InputError(f'no miniature of {dataset["type"]}: expected one of {", ".join(MINI_FOLDERS)}')
         roots[dataset['data_root'].rstrip('/')] = f'{mini_root}/{MINI_FOLDERS[dataset["type"]]}'

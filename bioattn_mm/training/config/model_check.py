@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from ...checkpoints.meta_models import on_meta
-from ...errors import InputError
+from ...errors import InputError, first_line
 
 
 def state_dict_of(config: Config) -> dict[str, Tensor]:
@@ -28,9 +28,7 @@ def model_of(config: Config) -> nn.Module:
     except InputError:
         raise
     except Exception as error:
-        # str() of a KeyError puts its message in quotes.
-        message = str(error.args[0] if isinstance(error, KeyError) else error).strip()
-        reason = (message or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         if 'unexpected keyword argument' in reason:
             reason += f', it takes {", ".join(_arguments_of_failed_class(error))}'
         raise InputError(f'the model of {config.filename} cannot be built: {reason}') from error

@@ -54,7 +54,7 @@ def without_annotations(steps: list[dict]) -> list[dict]:
     """A copy of a pipeline for images alone, without the steps that load annotations, also in multi-scale testing."""
     kept = []
     for step in copy.deepcopy(steps):
-        if str(step['type']).endswith(LOAD_ANNOTATIONS):
+        if loads_annotations(step):
             continue
         if str(step['type']).endswith('TestTimeAug'):
             choices = (without_annotations(group) for group in step['transforms'])
@@ -97,7 +97,13 @@ def loads_annotations(step: dict) -> bool:
 
 
 def add_hook(config: Config, name: str, **settings: object) -> None:
-    config.custom_hooks = [*config.get('custom_hooks', []), dict(type=f'bioattn_mm.{name}', **settings)]
+    """Add a hook of this package, in place of one of its kind, which the config of a work dir may have."""
+    remove_hook(config, name)
+    config.custom_hooks = [*config.custom_hooks, dict(type=f'bioattn_mm.{name}', **settings)]
+
+
+def remove_hook(config: Config, name: str) -> None:
+    config.custom_hooks = [hook for hook in config.get('custom_hooks') or [] if type_name(hook) != name]
 
 
 def as_list(value: object) -> list:

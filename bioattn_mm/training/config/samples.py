@@ -118,6 +118,6 @@ def set_fraction(config: Config, fraction: float) -> None:
             scheduler.update({key: scaled(scheduler[key]) for key in EPOCHS if key in scheduler})
             if type_name(scheduler) == 'ExponentialLR':
                 scheduler.gamma **= fraction
-    checkpoint = config.default_hooks.get('checkpoint') or {}
+    checkpoint = config.get('default_hooks', {}).get('checkpoint') or {}
     if checkpoint.get('by_epoch', True) and checkpoint.get('interval', -1) > 0:
         checkpoint.interval = scaled(checkpoint.interval)

@@ -109,7 +109,7 @@ def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool
         if type_name(scheduler) in WARMUP_TYPES
         and scheduler.get('begin', 0) == 0
         and not scheduler.get('by_epoch', True)
-        and scheduler.get('end', NEVER) < (math.inf if counts_epochs else old)
+        and scheduler.get('end', NEVER) < (NEVER if counts_epochs else old)
     ]
     old_warmup = max(warmups, default=0)
     warmup = min(old_warmup, int(total * MAX_WARMUP))

@@ -6,10 +6,10 @@ from mmengine.config import Config
 
 from ...data.shards import BACKEND, ShardBackend
 from ...errors import InputError
+from .classes import EVALUATORS
 from .pipelines import find_datasets, find_dicts, loads_annotations
 
 SCOPES = ('mmdet', 'mmseg')
-EVALUATORS = ('val_evaluator', 'test_evaluator')
 # The sampler that reads shard after shard in place of each.
 SAMPLERS = dict(DefaultSampler='bioattn_mm.ShardSampler', InfiniteSampler='bioattn_mm.InfiniteShardSampler')
 

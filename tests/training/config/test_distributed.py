@@ -1,5 +1,6 @@
 """What a process of several does before it joins the others."""
 
+import copy
 import os
 from datetime import timedelta
 from unittest.mock import Mock
@@ -45,15 +46,23 @@ def test_without_gpus_processes_join_over_gloo(env_cfg: dict, seconds: int, monk
     assert config.model_wrapper_cfg == dict(wrapper, bucket_cap_mb=1, device_ids=None)
 
 
-def test_options_go_before_the_file_of_a_strategy_and_a_single_process_needs_none() -> None:
-    """As in the config of a work dir, which tools/test.py takes."""
+def test_options_go_before_the_file_of_a_strategy_which_tests_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And single processes, with the config of a work dir."""
     options = {'strategy.reshard_after_forward': False}
     config = Config(dict(launcher='pytorch', optim_wrapper=dict(), custom_hooks=[dict(type='EMAHook')]))
     config.merge_from_dict(options)
     set_strategy(config, str(ROOT / 'configs/_base_/strategies/fsdp.py'), options)
     assert config.strategy == dict(type='bioattn_mm.FSDP2Strategy', reshard_after_forward=False)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    monkeypatch.setattr(torch.distributed, 'init_process_group', Mock())
+    monkeypatch.setenv('RANK', '0')
+    training, test = copy.deepcopy(config), copy.deepcopy(config)
+    prepare_process(training, 'pytorch')
+    assert training.strategy == config.strategy and len(training.custom_hooks) == 2
+    prepare_process(test, 'pytorch', trains=False)
     prepare_process(config, 'none')
-    assert not {'strategy', 'runner_type'} & config.keys() and config.custom_hooks == [dict(type='EMAHook')]
+    for each in (config, test):
+        assert not {'strategy', 'runner_type'} & each.keys() and each.custom_hooks == [dict(type='EMAHook')]
 
     alone = dict(runner_type='FlexibleRunner', strategy=dict(type='SingleDeviceStrategy'))
     config = Config(alone)

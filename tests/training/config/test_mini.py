@@ -122,6 +122,16 @@ def test_what_shrinks_wherever_it_is_and_what_only_has_such_a_name() -> None:
     assert [hook.get('momentum') for hook in mini.custom_hooks] == [None, 0.1]
 
 
+@pytest.mark.parametrize('left_out', [('env_cfg', 'default_hooks'), ('val_dataloader', 'val_evaluator', 'val_cfg')])
+def test_what_a_config_may_leave_out(left_out: tuple[str, ...]) -> None:
+    config = read('transnext/upernet_base_ade20k')
+    for key in left_out:
+        config.pop(key)
+    mini = make_mini(config)
+    assert mini.env_cfg.cudnn_benchmark is False and mini.default_hooks.checkpoint.interval == 100
+    assert ('val_dataloader' in mini) == ('val_dataloader' in config)
+
+
 def test_miniatures_that_are_there_stay_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of an earlier version may have one that was made with other arguments than these are made with."""
     make_mini_datasets(tmp_path, 2, 1, progress=False, names=('ade20k',))

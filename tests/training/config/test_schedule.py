@@ -86,6 +86,9 @@ def test_schedulers_of_other_kinds(folders: dict) -> None:
         config.train_cfg.max_epochs = 12
         set_epochs(config, 2)
         assert config.param_scheduler[0].end == 3
+    config.param_scheduler = [dict(type='ConstantLR', by_epoch=False)]  # to the end
+    set_epochs(config, 2)
+    assert 'end' not in config.param_scheduler[0]
     # Milestones in epochs are none of schedulers that count iterations by then.
     with pytest.raises(InputError, match='--epochs changes all .* param_scheduler.1.milestones would be'):
         read(MASK_RCNN, folders, epochs=6, cfg_options={'param_scheduler.1.milestones': [15, 18]})
