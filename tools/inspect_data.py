@@ -178,8 +178,10 @@ def inspect(
     """Inspect all datasets of a dataloader, see `inspect_dataset`; `problems` were found before."""
     with_mask, found = loads_masks(config), None
     for leaf in leaf_dataset_configs(config[dataloader].dataset):
-        dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True))
-        found = found or Inspection(dataset.metainfo['classes'])
+        dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True, serialize_data=False))
+        if 'classes' not in dataset.metainfo:  # mmpretrain's CustomDataset finds them in its folders
+            dataset.full_init()
+        found = found or Inspection(dataset.metainfo.get('classes', ()))
         inspect_dataset(found, dataset, with_mask, max_images, decode, track, image_kind(config))
     found.problems[:0] = problems
     if found.files and not found.amounts.any():
@@ -234,6 +236,8 @@ def draw_samples(
                 found.add_problem('image cannot be loaded', f'number {index} of the dataset', str(error))
             continue
         sample = packed['data_samples']
+        if classifies and not ((sample.gt_label >= 0) & (sample.gt_label < len(found.classes))).all():
+            continue  # its label is in the list of problems
         if (number := len(sample.get('gt_instances', ()))) > MAX_DRAWN:
             found.notes.append(f'{sample.img_path}: {MAX_DRAWN} of {number} objects are drawn')
             sample.gt_instances = sample.gt_instances[:MAX_DRAWN]

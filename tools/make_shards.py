@@ -87,8 +87,7 @@ def annotation_files(config: Config, root: str) -> list[str]:
     for evaluator in find_dicts([config.get(key) for key in EVALUATORS]):
         if isinstance(evaluator.get('ann_file'), str):
             found.add(evaluator['ann_file'])
-    inside = os.path.normpath(root) + '/'
-    return sorted(path for path in found if os.path.normpath(path).startswith(inside) and Path(path).is_file())
+    return sorted(path for path in found if not os.path.relpath(path, root).startswith('..') and Path(path).is_file())
 
 
 def bytes_of(text: str) -> int:

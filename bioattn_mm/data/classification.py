@@ -243,7 +243,7 @@ class RandomPart(BaseDataset):
 
 
 @DATASETS.register_module()
-def class_balanced_part(dataset: dict, fraction: float, seed: int = 0) -> BaseDataset:
+def class_balanced_part(dataset: dict, fraction: float) -> BaseDataset:
     """Build a dataset of mmpretrain with a fraction of the images of each class.
 
     The images are the same in every process and every run, and those of a smaller fraction are among those of a
@@ -260,7 +260,7 @@ def class_balanced_part(dataset: dict, fraction: float, seed: int = 0) -> BaseDa
     labels = whole.get_gt_labels()
     chosen = []
     for label in np.unique(labels):
-        of_class = np.random.default_rng([seed, int(label)]).permutation(np.flatnonzero(labels == label))
+        of_class = np.random.default_rng([0, int(label)]).permutation(np.flatnonzero(labels == label))
         chosen.extend(of_class[: max(1, round(fraction * len(of_class)))].tolist())
     print_log(f'{len(chosen):,} of {len(whole):,} images, {fraction:g} of those of each class', 'current')
     whole.get_subset_(sorted(chosen))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from mmdet.datasets import CocoDataset, CocoPanopticDataset
+from mmdet.datasets import BaseDetDataset, CocoDataset, CocoPanopticDataset
 from mmengine.dataset import BaseDataset
 from mmseg.datasets import BaseSegDataset
 
@@ -82,7 +82,7 @@ def inspect_dataset(
         warnings.simplefilter('ignore')  # Pillow warns of odd metadata and of large images
         if isinstance(dataset, CocoDataset):
             _inspect_coco(found, dataset, with_mask, max_images, size_of, track)
-        elif (has_maps := isinstance(dataset, BaseSegDataset)) or hasattr(dataset, 'get_gt_labels'):  # mmpretrain's
+        elif (has_maps := isinstance(dataset, BaseSegDataset)) or not isinstance(dataset, BaseDetDataset):
             _inspect_images(found, dataset, has_maps, max_images, size_of, track)
         else:
             raise InputError(
@@ -153,6 +153,8 @@ def _inspect_images(
     """Read images, with their label maps if they have such, else with their classes."""
     dataset.full_init()
     infos = [dataset.get_data_info(index) for index in spread(len(dataset), max_images)]
+    if infos and (absent := {'img_path', 'seg_map_path' if has_maps else 'gt_label'} - infos[0].keys()):
+        raise InputError(f'{type(dataset).__name__} cannot be inspected: its images have no {min(absent)}')
     what = 'images and label maps' if has_maps else 'images'
     if len(infos) < len(dataset):
         found.notes.append(f'{len(infos)} of {len(dataset)} {what} were read')
@@ -161,8 +163,10 @@ def _inspect_images(
         size = attempt(size_of, info['img_path'], 'image')
         if has_maps:
             return size, attempt(read_label_map, info['seg_map_path'], 'label map')
-        labels = np.atleast_1d(info['gt_label']).astype(int)  # multi-label data have several
-        return size, np.bincount(np.unique(labels), minlength=len(found.classes))
+        labels, last = np.unique(np.asarray(info['gt_label'], int)), len(found.classes) - 1  # multi-label: several
+        if not ((labels >= 0) & (labels <= last)).all():
+            return size, Problem('label out of range', info['img_path'], f'{labels.tolist()}, expected 0 to {last}')
+        return size, np.bincount(labels, minlength=len(found.classes))
 
     for info, (size, labels) in track(zip(infos, in_threads(read, infos)), f'reading {what}', len(infos)):
         unreadable = [each for each in (size, labels) if isinstance(each, Problem)]

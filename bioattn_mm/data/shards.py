@@ -28,6 +28,7 @@ BACKEND = 'bioattn_mm.shards'
 INDEX = 'index.json'
 HOW_TO_MAKE = 'make it with tools/make_shards.py CONFIG --out DIR'
 BLOCK = 512  # the parts of a tar file are multiples of this many bytes
+MAX_OPEN = 256  # shards that stay open: on most machines a process may have 1,024 files
 SEED = 0  # the seed of the order of the samples in the shards
 
 
@@ -60,18 +61,23 @@ class ShardIndex:
         return {str(each) for name in map(PurePosixPath, direct) for each in (name, *name.parents)}
 
     def read(self, name: str) -> bytes:
-        """The content of a file, in one read at its place in a shard that stays open."""
+        """The content of a file, in one read at its place in a shard."""
         if name not in self.files:
             raise FileNotFoundError(f'{name} is not in the shards of {self.folder}')
         shard, offset, size = self.files[name]
         path = self.folder / self.shards[shard]
-        if shard not in self._open:
-            try:
-                self._open[shard] = os.open(path, os.O_RDONLY)
-            except FileNotFoundError as error:
-                raise InputError(f'the shard {path} is missing: copy it again') from error
-        # Forked processes would share the position of a file object; a file descriptor is read at any position.
-        content = os.pread(self._open[shard], size, offset)
+        try:
+            descriptor = self._open[shard] if shard in self._open else os.open(path, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise InputError(f'the shard {path} is missing: copy it again') from error
+        if len(self._open) < MAX_OPEN:
+            self._open[shard] = descriptor
+        try:
+            # Forked processes would share the position of a file object; a file descriptor is read at any position.
+            content = os.pread(descriptor, size, offset)
+        finally:
+            if shard not in self._open:
+                os.close(descriptor)
         if len(content) < size:
             raise InputError(f'the shard {path} ends before the end of {name}: copy it again')
         return content

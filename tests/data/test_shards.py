@@ -139,6 +139,19 @@ def test_numbers_of_bytes(text: str, number: int) -> None:
     assert runpy.run_path(str(ROOT / 'tools/make_shards.py'))['bytes_of'](text) == number
 
 
+@pytest.mark.parametrize('root', ['.', './', 'data', 'data/'])
+def test_annotation_files_in_the_root(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in (inside := Path(root, 'ann/a.json'), Path('other/b.json')):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    evaluator = dict(ann_file='other/b.json')
+    dataset = dict(type='CocoDataset', data_root=root, ann_file='ann/a.json')
+    config = Config(dict(train_dataloader=dict(dataset=dataset), test_evaluator=evaluator))
+    found = runpy.run_path(str(ROOT / 'tools/make_shards.py'))['annotation_files'](config, root)
+    assert inside in map(Path, found) and (len(found) == 2) == (root in ('.', './'))
+
+
 @ADE
 def test_the_backend_answers_as_the_files_do(name: str, shards: Path) -> None:
     root = next(find_datasets(load_config(CONFIGS[name], mini=True).train_dataloader)).data_root
@@ -162,7 +175,9 @@ class Images(list):
         return dict(img_path=str(self[index]))
 
 
-def test_two_datasets_of_a_split_and_files_in_the_root_itself(tmp_path: Path) -> None:
+def test_two_datasets_of_a_split_and_files_in_the_root_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As of `ConcatDataset`: the second one does not overwrite the tar files of the first."""
     root, shards = tmp_path / 'data', tmp_path / 'shards'
     shards.mkdir()
@@ -173,7 +188,11 @@ def test_two_datasets_of_a_split_and_files_in_the_root_itself(tmp_path: Path) ->
     write_shards(shards, 10**6, str(root), datasets, [])
     index = ShardIndex(str(shards))
     assert index.shards == ['train-000000.tar', 'train-000001.tar', 'val-000000.tar']
-    assert [index.read(name) for name in 'abc'] == [b'image of a', b'image of b', b'image of c']
+    for max_open in (3, 1):  # with and without all shards open
+        monkeypatch.setattr('bioattn_mm.data.shards.MAX_OPEN', max_open)
+        index = ShardIndex(str(shards))
+        assert [index.read(name) for name in 'abcab'] == [f'image of {name}'.encode() for name in 'abcab']
+        assert len(index._open) == max_open
     assert ShardBackend(str(shards), str(root)).isdir(root)
 
 

@@ -274,6 +274,31 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
     assert drawn == {'good', 'wrong', 'empty'}
 
 
+def test_labels_of_a_classifier(tmp_path: Path, tool: InProcess) -> None:
+    for name in ('ant', 'bee'):
+        write_image(tmp_path / f'images/{name}/1.jpg')
+    base = ROOT / 'configs/convit/convit-tiny_8xb128_in1k.py'
+
+    def config(**dataset: object) -> str:
+        dataset = dict(_delete_=True, type='CustomDataset', data_root='.', data_prefix='images') | dataset
+        steps = 'dataset["pipeline"] = _base_.test_pipeline'
+        text = f'_base_ = {str(base)!r}\ndataset = {dataset}\n{steps}\ntrain_dataloader = dict(dataset=dataset)\n'
+        (tmp_path / 'classifier.py').write_text(text)
+        return 'classifier.py'
+
+    tool(tmp_path, TOOL, config(), '--out', 'classes_of_folders')
+    assert summary_of(tmp_path / 'classes_of_folders')['images'] == 2
+    listed = dict(metainfo=dict(classes=('ant', 'bee')), ann_file='list.txt')
+    for label in (7, -1):
+        (tmp_path / 'list.txt').write_text(f'ant/1.jpg 0\nbee/1.jpg {label}\n')
+        problems, _ = problems_of(tool, tmp_path, config(**listed), '--out', 'out')
+        assert problems == [('label out of range', '1.jpg', f'[{label}], expected 0 to 1')]
+        shutil.rmtree(tmp_path / 'out')
+    (tmp_path / 'list.txt').write_text('')
+    line = tool.refused(tmp_path, TOOL, config(**listed), '--out', 'out')
+    assert 'no images' in line
+
+
 REFUSED = {
     'train_dataloader.dataset.ann_file=absent.json': 'no data for CocoDataset at absent.json',
     'train_dataloader.dataset.ann_file=images/1.jpg': '.*/images/1.jpg is no JSON file',

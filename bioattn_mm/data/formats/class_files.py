@@ -58,10 +58,8 @@ def is_background(name: str) -> bool:
 
 
 def _checked(classes: Sequence[str], path: Path) -> tuple[str, ...]:
-    if not 1 <= len(classes) <= IGNORED:
-        raise InputError(
-            f'{path} names {len(classes)} classes: expected 1 to {IGNORED}, as the value {IGNORED} does not count'
-        )
+    if not classes:
+        raise InputError(f'{path} names no classes')
     return tuple(classes)
 
 

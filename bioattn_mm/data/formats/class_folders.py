@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ...errors import InputError
+from ...errors import InputError, printable
 from ...runtime.paths import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from ..checks import Problem
 from . import folders
@@ -84,4 +84,6 @@ def _images_by_class(folder: Path) -> dict[str, list[str]]:
         raise InputError(
             f'{folder} has no folders of classes: expected one for each class, with its images, see docs/own_data.md'
         )
+    if odd := [name for name in classes if printable(name) != name]:
+        raise InputError(f'the folder {folder / odd[0]} has a name that is no text in UTF-8: rename it')
     return {name: [f'{name}/{file}' for file in folders.names_below(folder / name)] for name in classes}

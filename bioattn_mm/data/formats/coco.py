@@ -14,8 +14,10 @@ from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
+from PIL import UnidentifiedImageError
 
 from ...errors import InputError, first_line
+from ...runtime.images import read_header
 from ...runtime.paths import is_hidden
 from ..checks import MAX_COORDINATE, Problem, check_segmentation
 from ..image_files import MOSTLY, read_size, spread
@@ -278,7 +280,11 @@ def image_entry(number: int, image: Path, folder: Path, size: tuple[int, int] | 
     Its width and height are read from its header unless a file says them.
     """
     try:
-        width, height = msgspec.convert(size or read_size(image), tuple[Length, Length])
+        try:
+            size = size or read_size(image)
+        except UnidentifiedImageError:  # an array, or a TIFF file of more channels than Pillow knows
+            size = read_header(image).size
+        width, height = msgspec.convert(size, tuple[Length, Length])
     except Exception as error:  # damaged images raise errors of many kinds
         return Problem('image unreadable', str(image), first_line(error))
     return ImageEntry(number, image.relative_to(folder).as_posix(), width, height)

@@ -11,7 +11,7 @@ from ..checks import Problem
 from . import folders
 from .arguments import DataArguments
 from .class_files import is_background
-from .coco import Category, CocoFile, Source, find_coco_files, mask_of, read_coco_file, reason_not_used
+from .coco import Category, CocoFile, Source, file_problems, find_coco_files, mask_of, read_coco_file, reason_not_used
 from .folders import OwnData
 from .voc import find_voc
 from .yolo import find_labels, find_yolo
@@ -55,7 +55,7 @@ def read_objects(arguments: DataArguments, with_mask: bool) -> OwnData:
                 kept = [image for image in file.images if (image.file_name in drawn) == is_val]
                 objects = [each for each in file.annotations if (each.image_id in ids) == is_val]
                 parts[part] = dataclasses.replace(file, images=kept, annotations=objects)
-        if with_mask and split != 'test' and not any(map(mask_of, file.annotations)):
+        if with_mask and split != 'test' and file.annotations and not any(map(mask_of, file.annotations)):
             raise InputError(
                 f'{path} has boxes without segmentations, and this model learns masks: take a config that detects '
                 'boxes, such as configs/transnext/dino_4scale_tiny_coco.py'
@@ -151,11 +151,7 @@ def _complete(content: CocoFile, classes: tuple[str, ...], problems: list[Proble
     # pycocotools takes an id of 0 for no match, and does not count what was found.
     if odd := [each for each in annotations if not isinstance(each.id, int) or each.id < 1 or counts[each.id] > 1]:
         if problems is not None:
-            problems += [
-                Problem('annotation id twice', content.path, f'{value!r} stands {count} times')
-                for value, count in counts.items()
-                if value is not None and count > 1
-            ]
+            problems += [each for each in file_problems(content, classes) if each.kind == 'annotation id twice']
         changes.append(
             f'all {len(annotations)} annotations were numbered, as {len(odd)} had no number of their own from 1 on, '
             f'such as {odd[0]}'
@@ -196,6 +192,7 @@ def _find_image_folder(path: Path, content: CocoFile, split: str) -> Path:
     first names, it is the one that is named as the split, else the nearest to the file. Where the names lead nowhere
     because they begin with folders of another machine, as Label Studio writes them, the images lose these.
     """
+    path = path if path.parent.name else path.absolute()  # as of `train.json`, with the images above
     in_split = folders.split_of(Path(path.parent.name)) or path.parent.name == 'annotations'
     root = path.parent.parent if in_split else path.parent
     tops = path.parent, root

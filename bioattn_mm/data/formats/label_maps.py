@@ -48,6 +48,8 @@ def read_masks(arguments: DataArguments) -> OwnData:
     # The file of classes may also be beside the folder of a split.
     places = [*(place for path in named for place in (path, path.parent)), *filter(None, map(find_root, named))]
     classes, palette, label_colours = classes_and_colours(places)
+    if len(classes) > IGNORED:
+        raise InputError(f'{len(classes)} classes: expected at most {IGNORED}, as the value {IGNORED} does not count')
     if len(classes) == 1:
         raise InputError(
             f'one class, {classes[0]!r}, which a segmentor cannot tell from anything: name the background as a '
@@ -232,7 +234,8 @@ def count_labels(
     """
     if info.get('label_colours'):
         try:
-            labels = labels_of_colours(labels[..., 2::-1], info['label_colours'], num_classes)
+            labels = labels[..., 2::-1] if labels.ndim == 3 else labels
+            labels = labels_of_colours(labels, info['label_colours'], num_classes)
         except ValueError as error:
             return None, [('label map of other colours', str(error))]
     labels = without_channels(labels)

@@ -14,7 +14,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from ...errors import InputError
-from ...runtime.paths import images_below
+from ...runtime.paths import images_below, is_hidden
 from ..checks import Problem
 from ..image_files import attempt
 from . import voc_files
@@ -69,7 +69,7 @@ def find_voc(source: Path, with_mask: bool) -> dict[str, Source]:
 
 def _has_xml(folder: Path) -> bool:
     """Whether there are XML files of VOC's format beside images."""
-    path = next(folder.glob('*.xml'), None)
+    path = next(folder.glob('[!.]*.xml'), None)
     if path is None or not re.search(rb'<annotation[\s>]', path.read_bytes()[:1000]):  # CVAT's own has <annotations>
         return False
     return bool(images_below(folder, required=False))
@@ -79,7 +79,7 @@ def _class_names(folder: Folder) -> tuple[str, ...]:
     """The classes that a file in the folder names, without the background, else those of all objects."""
     if named := classes_named_in(folder.root):
         return tuple(name for name in named if not is_background(name))
-    files = [voc_files.read_xml(path) for path in sorted(folder.xmls.rglob('*.xml'))]
+    files = [voc_files.read_xml(path) for path in sorted(_by_stem(folder.xmls.rglob('*.xml'), folder.xmls).values())]
     names = {box.name for file in files for box in file.boxes}
     if not names:
         such = ''.join([f', such as {fault}' for file in files for fault in file.faults][:1])
@@ -106,7 +106,7 @@ def _read(folder: Folder, listed: voc_files.SplitList | None, classes: tuple[str
         file.left_out += [Problem('image without XML', str(images[stem])) for stem in alone]
     for stem in stems:
         path = folder.xmls / f'{stem}.xml'
-        if not path.is_file():
+        if listed and not path.is_file():
             file.faults.append(listed.absent(stem, path))
             continue
         annotated = voc_files.read_xml(path)
@@ -137,8 +137,9 @@ def _read(folder: Folder, listed: voc_files.SplitList | None, classes: tuple[str
 
 
 def _by_stem(paths: Iterable[Path], folder: Path) -> dict[str, Path]:
-    """Files below a folder by their names from there without suffix, as lists have them."""
-    return {path.relative_to(folder).with_suffix('').as_posix(): path for path in paths}
+    """Files below a folder that are not hidden, by their names from there without suffix, as lists have them."""
+    names = {path.relative_to(folder): path for path in paths}
+    return {name.with_suffix('').as_posix(): path for name, path in names.items() if not is_hidden(name)}
 
 
 def _add_objects(

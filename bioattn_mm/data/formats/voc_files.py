@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from ...errors import InputError
+from ...errors import InputError, printable
 from ...runtime.paths import is_hidden
 from ..checks import Problem
 from .folders import by_split, read_lines
@@ -98,7 +98,7 @@ def read_xml(path: Path) -> Annotated:
         root = ElementTree.fromstring(content)
         if root.tag != 'annotation':
             raise ValueError(f'<{root.tag}>, expected <annotation>')
-    except (ElementTree.ParseError, LookupError, ValueError) as error:
+    except (ElementTree.ParseError, LookupError, OSError, ValueError) as error:
         return Annotated(None, '', [], [Problem('XML malformed', str(path), str(error))])
 
     def text(element: ElementTree.Element, place: str) -> str:
@@ -114,7 +114,7 @@ def read_xml(path: Path) -> Annotated:
     for index, each in enumerate(root.findall('object'), 1):
         name, corners = text(each, 'name'), tuple(number(each, f'bndbox/{corner}') for corner in CORNERS)
         wrong = [corner for corner, value in zip(CORNERS, corners) if not abs(value) < MAX_CORNER]
-        if not name.isprintable() or not name:
+        if not name or printable(name) != name:
             detail = f'object {index}: its name is {name[:20]!r}'
             faults.append(Problem('object malformed', str(path), detail))
         elif wrong:

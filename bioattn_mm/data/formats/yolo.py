@@ -68,14 +68,14 @@ def _data_file(source: Path) -> DataFile | None:
             return _read_darknet(source)
         return _without_data_file(source.parent) if source.name == CLASSES_FILE else None
     found = []
-    for path in sorted(path for suffix in YAML_SUFFIXES for path in source.glob(f'*{suffix}')):
+    for path in sorted(path for suffix in YAML_SUFFIXES for path in source.glob(f'[!.]*{suffix}')):
         found += filter(None, [_read_yaml(path)])
     if len(found) > 1:
         names = ', '.join(str(data.path) for data in found)
         raise InputError(f"{source} has {len(found)} data files of YOLO's: {names}; name one with --data")
     if found:
         return found[0]
-    darknet = min(source.glob('*.data'), default=None)
+    darknet = min(source.glob('[!.]*.data'), default=None)
     return _read_darknet(darknet) if darknet else _without_data_file(source)
 
 
@@ -100,8 +100,10 @@ def _read_yaml(path: Path) -> DataFile | None:
     # `path` may be relative to the file or to the working directory; where the data were moved, the file's folder is.
     root = Path(os.path.expanduser(str(document.get('path', ''))))
     roots = list(dict.fromkeys([path.parent / root, root if root.parts else path.parent, path.parent]))
-    shape = document.get('kpt_shape')  # the number of keypoints, and that of the numbers of each
-    num_keypoints = math.prod(map(int, shape)) if shape else None
+    shape = document.get('kpt_shape', '')  # the number of keypoints, and that of the numbers of each
+    if shape not in NOTHING and not (isinstance(shape, list) and all(str(each).isdecimal() for each in shape)):
+        raise InputError(f'{path}: kpt_shape is {shape!r:.60}, expected two numbers such as [17, 3]')
+    num_keypoints = None if shape in NOTHING else math.prod(map(int, shape))
     return DataFile(path, _class_names(path, document['names']), _places(path, entries, roots), num_keypoints)
 
 
@@ -125,7 +127,7 @@ def _class_names(path: Path, names: object) -> tuple[str, ...]:
 def _read_darknet(path: Path) -> DataFile:
     """Read Darknet's data file, as of CVAT: `names = obj.names`, and `train = train.txt`, a list of images."""
     pairs = (line.partition('=') for line in read_lines(path) if not line.lstrip().startswith('#'))
-    entries = {key.strip(): value.strip() for key, sign, value in pairs if sign}
+    entries = {key.strip(): value.strip() for key, _, value in pairs if value.strip()}
     names = next((place for place in _moved(path.parent, entries.get('names', '')) if place.is_file()), None)
     if names is None:
         raise InputError(f'{path} names {entries.get("names")!r} as the file of names, which is not there')
@@ -193,14 +195,15 @@ def find_labels(folder: Path) -> Path | None:
         for path in folder.glob(f'{place}/**/*.txt'):
             if path.name != CLASSES_FILE and not is_hidden(path.relative_to(folder)):
                 return path
+    suffixes = (*IMAGE_SUFFIXES, *map(str.upper, IMAGE_SUFFIXES))  # cameras write .JPG
     for pattern in ('*.txt', '*/*.txt'):
         for path in folder.glob(pattern):
-            if any(path.with_suffix(suffix).is_file() for suffix in IMAGE_SUFFIXES):
+            if any(path.with_suffix(suffix).is_file() for suffix in suffixes):
                 return path
     return None
 
 
-def _read(data: DataFile, places: list[Path], _: object = None) -> CocoFile:
+def _read(data: DataFile, places: list[Path], _: object) -> CocoFile:
     """Read the images of a split and their labels; their classes are those of the data file."""
     images: list[Path] = []
     faults: list[Problem] = []
@@ -230,13 +233,13 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> CocoFile:
         if labels.is_file():
             num_labelled += 1
             _read_labels(labels, entry, data, file, extra)
-    if images and not num_labelled:
+    if file.images and not num_labelled:
         raise InputError(
             f'no image of {places[0]} has labels: expected text files such as {label_file(images[0])}; an image '
             'without one has no objects'
         )
-    if len(images) > num_labelled:
-        file.changes.append(f'{len(images) - num_labelled} of {len(images)} images have no labels, and no objects')
+    if unlabelled := len(file.images) - num_labelled:
+        file.changes.append(f'{unlabelled} of {len(file.images)} images have no labels, and no objects')
     file.changes += [*data.notes, *(f'{number} lines {what}' for what, number in extra.items())]
     data.notes = []
     return file

@@ -64,7 +64,7 @@ def check_annotations(config: Config, dataloaders: tuple[str, ...], skip_bad_dat
         unlabelled = []
         leaves = list(leaf_dataset_configs((config.get(key) or {}).get('dataset')))
         for leaf in leaves:
-            dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True))
+            dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True, serialize_data=False))
             kinds = {kind.__name__ for kind in type(dataset).mro()}
             if 'CocoDataset' in kinds and 'CocoPanopticDataset' not in kinds:
                 lines, reason = _check_coco(dataset, loads_masks(config), skip_bad_data, image_kind(config))

@@ -1,5 +1,6 @@
 """Own data of classifiers: a folder of images for each class."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -104,5 +105,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     empty.mkdir()
     assert f'{empty} has no images' in reason()
     problems: list[Problem] = []
+    odd = Path(os.fsdecode(os.fsencode(tmp_path / 'train') + b'/caf\xe9'))
+    odd.mkdir()
+    assert 'has a name that is no text in UTF-8' in reason()
+    odd.rmdir()
     assert read(tmp_path, problems=problems).classes == tuple(COLOURS)
     assert problems == [Problem('class without images', str(empty))]

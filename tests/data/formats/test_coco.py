@@ -118,6 +118,13 @@ def test_layouts(name: str, tmp_path: Path) -> None:
     assert [list(each.bbox) for each in found] == [each['bbox'] for each in objects]
 
 
+def test_a_file_beside_which_the_tool_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LAYOUTS['coco_2017'](tmp_path)
+    monkeypatch.chdir(tmp_path / 'annotations')
+    (file,) = Path().glob('instances_train*.json')
+    assert len(images_of(read(file).datasets['train'])) > len(SEEDS) / 2
+
+
 def test_a_single_file_is_split_at_random_and_always_the_same(tmp_path: Path) -> None:
     folder = write_coco_folder(tmp_path / 'parts', range(30))
     before = sorted(folder.rglob('*'))

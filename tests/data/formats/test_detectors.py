@@ -137,12 +137,18 @@ def voc(places: str, lists: dict[str, str]) -> Callable:
     return write
 
 
+def capital_suffixes(folder: Path, write: Callable) -> None:
+    write(folder)
+    for path in folder.glob('*.jpg'):
+        path.rename(path.with_suffix('.JPG'))
+
+
 NAMES = '\n'.join(CLASSES)
 YAML_NAMES = f'names: [{", ".join(CLASSES)}]\n'
 STEMS = {split: [f'part_{seed:03d}' for seed in seeds] for split, seeds in SPLITS.items()}
 TRAIN, VAL = ('\n'.join(stems) for stems in STEMS.values())
 OF_DARKNET = {
-    'obj.data': 'classes = 3\ntrain = data/train.txt\nnames = data/obj.names\nbackup = backup/\n',
+    'obj.data': 'classes = 3\ntrain = data/train.txt\nvalid =\nnames = data/obj.names\nbackup = backup/\n',
     'obj.names': NAMES,
     'train.txt': ''.join(f'data\\obj\\{stem}.jpg\n' for stems in STEMS.values() for stem in stems),
 }
@@ -162,6 +168,7 @@ LAYOUTS = [
     (yolo('{}/images {}/labels', ROBOFLOW, 'train valid'), (6, 3), ''),
     (yolo('images/{} labels/{}', CAPITALS, 'Train Val'), (6, 3), 'not used: the images of .*images/unlabelled'),
     (yolo('. .', {'classes.txt': NAMES}), DRAWN, ''),  # LabelImg
+    (lambda folder: capital_suffixes(folder, yolo('. .', {'classes.txt': NAMES})), DRAWN, ''),  # and a camera
     (yolo('images labels', {'labels/classes.txt': NAMES}), DRAWN, ''),
     (yolo('obj obj', OF_DARKNET), DRAWN, ''),
     (voc('{} {}', {}), (6, 3), ''),  # XML files beside the images, as Roboflow exports
@@ -227,9 +234,11 @@ def test_names_of_classes(name: str, change: Callable, classes: tuple, folders: 
 
 
 def test_copies_in_hidden_folders_are_not_read(folders: dict[str, Path]) -> None:
-    """As Jupyter makes them of the files that are edited in it."""
+    """As Jupyter makes them of the files that are edited in it, and macOS of all on some file systems."""
     for folder in folders.values():
         before = read(folder)
+        for path in [path for path in folder.rglob('*') if path.is_file()]:
+            path.with_name(f'._{path.name}').write_bytes(b'\xff\x00 no text')
         for path in [path for path in folder.rglob('*') if path.suffix in ('.json', '.txt', '.xml', '.jpg')]:
             hidden = path.parent / '.ipynb_checkpoints'
             hidden.mkdir(exist_ok=True)
@@ -244,6 +253,24 @@ def test_images_without_labels_have_no_objects(folders: dict[str, Path]) -> None
     train = objects_of(contents(own)['train'])
     assert len(train) == 5 and train['part_003'] == []
     assert any('1 of 5 images have no labels, and no objects' in note for note in own.notes)
+    # Of arrays, too, whose size Pillow does not know.
+    for path in (folders['yolo'] / 'images/train').iterdir():
+        np.save(path.with_suffix('.npy'), np.asarray(Image.open(path)))
+        path.unlink()
+    arrays = objects_of(contents(read(folders['yolo']))['train'])
+    assert {stem: len(objects) for stem, objects in arrays.items()} == {stem: len(train[stem]) for stem in train}
+
+
+def test_many_classes_and_a_model_of_masks(folders: dict[str, Path]) -> None:
+    names = [*CLASSES, *map(str, range(300))]
+    put('classes.txt', '\n'.join(names))(folders['voc'])
+    assert read(folders['voc']).classes == tuple(names)
+    # A split without objects is none of boxes alone.
+    for path in (folders['yolo'] / 'labels/val').iterdir():
+        path.write_text('')
+    for path in (folders['yolo'] / 'labels/train').iterdir():
+        path.write_text('1 .1 .1 .5 .1 .5 .5')
+    assert read_objects(DataArguments(str(folders['yolo'])), with_mask=True).classes == CLASSES
 
 
 @pytest.mark.parametrize('suffix', ['.jpg', '.png', '.tif', '.webp'])
@@ -277,6 +304,13 @@ def every_xml(text: str) -> Callable:
     return lambda folder: [path.write_text(text) for path in (folder / 'Annotations').iterdir()]
 
 
+def broken_link(folder: Path) -> None:
+    """XML files that no lists name, one of which leads nowhere."""
+    shutil.rmtree(folder / 'ImageSets')
+    (folder / XML).unlink()
+    (folder / XML).symlink_to('absent.xml')
+
+
 LABELS, XML, LIST = 'labels/train/part_002.txt', 'Annotations/part_002.xml', 'ImageSets/Main/train.txt'
 # Each row has a change of the folder, and what the refusal says.
 BAD_YOLO = [
@@ -292,8 +326,10 @@ BAD_YOLO = [
     (put('data.yaml', 'train: images/train\nnames: {0: a, 2: b}'), 'names has the indices 0, 2, expected 0 to 1'),
     (edit('data.yaml', 'images/val', 'images/none'), 'data.yaml names images/none as val, '),
     (edit('data.yaml', 'nut', 'bolt'), "names has 'bolt', expected each class to have"),
+    (edit('data.yaml', 'names', 'kpt_shape: [3, x]\nnames'), r"kpt_shape is \['3', 'x'\], expected two"),
     (edit('data.yaml', 'names', 'kpt_shape: [3, 2]\nnames'), 'CLASS X Y WIDTH HEIGHT, and 6 numbers of key'),
     (lambda folder: shutil.copy(folder / 'data.yaml', folder / 'b.yaml'), "has 2 data files of YOLO's: "),
+    (edit('data.yaml', 'names', 'kpt_shape: 17\nnames'), "kpt_shape is '17', expected two numbers such as"),
     (remove('data.yaml'), 'and no names of classes: expected a '),
     (remove('labels/train'), 'train has labels: expected text files such as .*labels/train/part_000.txt'),
     (
@@ -308,6 +344,7 @@ BAD_YOLO = [
 BAD_VOC = [
     (edit(XML, '</object>', ''), r'part_002.xml: mismatched tag: line \d'),
     (put(XML, '<?xml version="1.0" encoding="none"?>\n<a/>'), ': unknown encoding: none'),
+    (broken_link, r'part_002.xml: \[Errno 2\] No such file'),
     (put(XML, '<html/>'), 'part_002.xml: <html>, expected <annotation>'),
     (put('classes.txt', 'bolt\nnut'), r"xml: object \d: 'washer' is no class, expected bolt, nut"),
     (edit(XML, '<name>.*?</name>', ''), 'xml: object 1: its name is '),

@@ -166,6 +166,8 @@ BAD = [
         put('palette.txt', '1 0 0 bolt\n2 0 0 nut\n3 0 0 screw\n'),
         'the classes bolt, nut, screw in its palette file, and table, bolt, nut in classes.txt: expected the same',
     ),
+    (put('classes.txt', '\n'.join(map(str, range(300)))), '300 classes: expected at most 255, as the value 255'),
+    (put('classes.txt', '\n'), 'classes.txt names no classes'),
     (put('classes.txt', 'a\nb\na\n'), "the class 'a' stands twice"),
     (put('classes.txt', 'table\nbolt\nnut\n'.encode('utf-16')), 'classes.txt is no text in UTF-8'),
     (put('masks/part_000.png', ''), 'cannot read the label map .*part_000.png: it is no image, or'),
