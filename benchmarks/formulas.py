@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.ops import CosineAttentionInputs, gated_convolution
+from bioattn_mm.ops.relative_bias import bias_of_pairs
 from bioattn_mm.systems.common.heads import split_heads
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention
@@ -142,7 +143,8 @@ def peripheral_attention(
 def gaussian_attention(layer: GaussianRelPosAttention, x: Tensor) -> Tensor:
     """GABViT's attention with the bias of all pairs."""
     query, key, value = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(-3)
-    return attention_with_bias(layer, query, key, value, layer.rel_pos.get_bias(tuple(x.shape[1:3])), None)
+    grid = tuple(x.shape[1:3])
+    return attention_with_bias(layer, query, key, value, bias_of_pairs(layer.rel_pos.table(grid), grid)[None], None)
 
 
 def length_scaled_attention(layer: LengthScaledAttention, x: Tensor) -> Tensor:

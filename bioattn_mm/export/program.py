@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ..errors import InputError, first_line
-from ..ops.portable import averaging_matrix, portable_formulas, size_of_cells
+from ..ops.portable import cells_of_axis, portable_formulas, size_of_cells
 
 # Sides of an image that a graph for any size takes, in pixels: from two tokens of the coarsest stage on.
 SIDES = (64, 4096)
@@ -131,3 +131,11 @@ def adaptive_average(x: Tensor, output_size: int | tuple[int, int]) -> Tensor:
         return x.mean((-2, -1), keepdim=True)
     rows, columns = (averaging_matrix(length, target, x) for length, target in zip(x.shape[-2:], grid))
     return rows @ x @ columns.T
+
+
+def averaging_matrix(length: int, target: int, like: Tensor) -> Tensor:
+    """Adaptive average pooling of one axis as a matrix, (target, length), of the dtype and device of `like`."""
+    start, end = (bound[:, None] for bound in cells_of_axis(length, target, like.device))
+    position = torch.arange(length, device=like.device)
+    inside = (position >= start) & (position < end)
+    return inside.to(like.dtype) / (end - start).to(like.dtype)

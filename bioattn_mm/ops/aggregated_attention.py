@@ -88,5 +88,5 @@ def why_not_on_cuda(query: Tensor, dtype: torch.dtype, offsets: int) -> str | No
     if channels % 8 or not 0 < channels <= 64:
         return f'aggregated_attention on CUDA takes 8, 16, ... 64 channels a head, got {channels}'
     if offsets > 9 * 9:
-        return f'aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got {offsets} window offsets'
+        return f'aggregated_attention on CUDA takes windows of 1, 3, 5, 7 and 9, got {offsets} window offsets'
     return None

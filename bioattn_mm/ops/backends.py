@@ -16,8 +16,6 @@ from .registration import OPERATORS, register
 ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
 LIBRARY = Path(__file__).with_name('_cpu.so')
 CUDA_LIBRARY = Path(__file__).with_name('_cuda.so')
-# The first torch whose stable ABI has what the operators use (setup.py).
-LOWEST_TORCH = (2, 10)
 HOW_TO_BUILD = (
     'to build them: pip install --no-build-isolation --no-deps --force-reinstall bioattn_mm, or -e . in a checkout '
     '(with torch, ninja and a C++ compiler; for CUDA with nvcc too, and with FORCE_CUDA=1 on a machine without a GPU)'
@@ -28,9 +26,6 @@ def _load_library() -> str | None:
     """Load the compiled operators; without them, warn, and return the reason."""
     if not LIBRARY.is_file():
         reason = 'bioattn_mm was installed without its compiled operators'
-    elif tuple(map(int, torch.__version__.split('.')[:2])) < LOWEST_TORCH:
-        lowest = '.'.join(map(str, LOWEST_TORCH))
-        reason = f'the compiled operators need torch {lowest} or later, and this is torch {torch.__version__}'
     else:
         try:
             torch.ops.load_library(LIBRARY)

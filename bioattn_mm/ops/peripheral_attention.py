@@ -1,6 +1,6 @@
 """Peripheral attention of PerViT: content-based attention, weighted by position-based attention."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -92,13 +92,13 @@ def peripheral_attention(
         return differentiable('peripheral_attention', query, key, value, *position)[0]
     query, key, value = (tensor.to(autocast_dtype(tensor)) for tensor in (query, key, value))
     if is_exported() or is_transformed():
-        return attend(query, key, value, log_phi(*position, slice(0, height), slice(0, width)))
+        return attend(query, key, value, log_phi(position, slice(0, height), slice(0, width)))
 
     # The gradients of keys and values are sums over the chunks, for which half precision is not exact enough.
     keys, values = (tensor.to(full) for tensor in (key, value))
 
     def attend_chunk(query: Tensor, rows: slice, columns: slice) -> Tensor:
-        bias = without_maximum(log_phi(*position, rows, columns))
+        bias = without_maximum(log_phi(position, rows, columns))
         return attend(query, keys.to(query.dtype), values.to(query.dtype), bias)
 
     outputs = []
@@ -111,22 +111,12 @@ def peripheral_attention(
     return torch.cat(outputs, dim=2)
 
 
-def log_phi(
-    plane: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    conv_weight: Tensor,
-    conv_bias: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    eps: float,
-    rows: slice,
-    columns: slice,
-) -> Tensor:
+def log_phi(position: Sequence[Tensor | float], rows: slice, columns: slice) -> Tensor:
     """log Phi_p of the queries in a rectangle of the grid, whose slices have start and stop: (heads, queries, H * W).
 
-    The other arguments are those of `peripheral_attention`.
+    `position` are the arguments of `peripheral_attention` from `plane` to `eps`.
     """
+    plane, scale, shift, conv_weight, conv_bias, norm_weight, norm_bias, eps = position
     height, width = scale.shape[1:]
     # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
     top, bottom, left, right = height - rows.stop, height - rows.start, width - columns.stop, width - columns.start

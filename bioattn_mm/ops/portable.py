@@ -84,14 +84,6 @@ def size_of_cells(length: int, number: int) -> int | None:
     return int(size) if is_number and _is_known(rest, 0) else None
 
 
-def averaging_matrix(length: int, target: int, like: Tensor) -> Tensor:
-    """Adaptive average pooling of one axis as a matrix, (target, length), of the dtype and device of `like`."""
-    start, end = (bound[:, None] for bound in cells_of_axis(length, target, like.device))
-    position = torch.arange(length, device=like.device)
-    inside = (position >= start) & (position < end)
-    return inside.to(like.dtype) / (end - start).to(like.dtype)
-
-
 def cells_of_axis(length: int, target: int, device: torch.device | None) -> tuple[Tensor, Tensor]:
     """Start and end (exclusive) of each cell of adaptive pooling along an axis: two of int64 (target,)."""
     cell = torch.arange(target, device=device)

@@ -28,24 +28,20 @@ def _like(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape) for tensor in tensors)
 
 
-def _full(x: Tensor) -> torch.dtype:
-    """The dtype of statistics of a tensor's elements."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
 def _attention(query: Tensor, logsumexp: tuple[int, ...], for_backward: bool) -> tuple[Tensor, ...]:
     """The output, logsumexps, and what rounding took from the output, which the backward pass needs."""
     rounds = for_backward and query.dtype in (torch.float16, torch.bfloat16)
     return (
         *_like(query),
-        query.new_empty(logsumexp, dtype=_full(query)),
+        query.new_empty(logsumexp, dtype=torch.promote_types(query.dtype, torch.float32)),
         query.new_empty(query.shape if rounds else 0),
     )
 
 
 def _norm(x: Tensor, *_: object) -> tuple[Tensor, ...]:
     """The norm of tokens, these, and their means and reciprocal standard deviations."""
-    return *_like(x, x), *(x.new_empty(x.shape[:3], dtype=_full(x)) for _ in range(2))
+    full = torch.promote_types(x.dtype, torch.float32)
+    return *_like(x, x), *(x.new_empty(x.shape[:3], dtype=full) for _ in range(2))
 
 
 def _pooled(x: Tensor, height: int, width: int) -> Tensor:

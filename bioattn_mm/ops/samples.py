@@ -38,6 +38,7 @@ class Operator:
         dtypes: What is checked on the CPU, and on a GPU; no entry for a device that it is not compiled for.
         full_precision: Places of those tensors that are float32 where the others are of half precision.
         constants: Places of floating-point tensors that have no gradient.
+        any_order: Devices on which the sums into gradients have no order.
     """
 
     run: Callable[..., Tensor]
@@ -46,6 +47,7 @@ class Operator:
     dtypes: dict[str, Sequence[torch.dtype]]
     full_precision: Sequence[int] = ()
     constants: Sequence[int] = ()
+    any_order: Sequence[str] = ()
 
     def inputs(self, sizes: Sizes, device: str, dtype: torch.dtype) -> list[Tensor]:
         """The operator's tensors on a device, in a dtype."""
@@ -269,6 +271,7 @@ OPERATORS = {
         ],
         dtypes=dict(cpu=ALL, cuda=ALL),
         full_precision=(2, 3),
+        any_order=('cuda',),
     ),
     'gated_convolution': Operator(
         gated_convolution,

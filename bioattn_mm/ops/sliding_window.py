@@ -1,7 +1,4 @@
-"""Attention to a sliding window in two steps: logits of queries and keys, and weighted sums of values.
-
-Operators for users, ablations and benchmarks: TransNeXt runs the fused `aggregated_attention` instead.
-"""
+"""Attention to a sliding window in two steps: logits of queries and keys, and weighted sums of values."""
 
 from torch import Tensor
 

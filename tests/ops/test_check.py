@@ -38,6 +38,20 @@ def test_every_operator_is_checked() -> None:
         assert ('cpu' in OPERATORS[name].dtypes) == has_kernel(f'bioattn_mm::{name}', 'CPU')
 
 
+@pytest.mark.parametrize('any_order', [(), ('cpu',)])
+def test_gradients_whose_sums_have_no_order(any_order: tuple[str, ...]) -> None:
+    """As those of atomic additions on a GPU: the output must repeat, they need not."""
+
+    def run(x: torch.Tensor, *others: torch.Tensor, backend: str) -> torch.Tensor:
+        x.register_hook(lambda gradient: gradient * (1 + 1e-7 * torch.randint(3, gradient.shape)))
+        return right.run(x, *others, backend='reference')
+
+    right = OPERATORS['deformable_attention']
+    operator = replace(right, run=run, any_order=any_order)
+    agrees, cells = check.compare(operator, 'cpu', 'cpu', torch.float32, right.sizes[0])
+    assert agrees == bool(any_order) and cells[-1] == ('yes' if any_order else '**no**')
+
+
 @needs_library
 @pytest.mark.parametrize('fault', [None, 'wrong', 'not the same twice', 'raises', 'wrong dtype'])
 def test_a_difference_is_reported(fault: str | None, capsys: pytest.CaptureFixture, monkeypatch) -> None:

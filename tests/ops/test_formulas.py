@@ -339,11 +339,11 @@ def test_extreme_position_logits(factor: float, backend: str) -> None:
 def test_position_based_attention_keeps_its_precision_under_autocast() -> None:
     arguments = inputs_of('peripheral_attention')[3:]
     height, width = arguments[1].shape[1:]
-    whole = 1e-5, slice(0, height), slice(0, width)
+    whole = [*arguments, 1e-5], slice(0, height), slice(0, width)
     with torch.autocast('cpu', BFLOAT16):
-        result = log_phi(*arguments, *whole)
+        result = log_phi(*whole)
         with portable_formulas():
-            torch.testing.assert_close(log_phi(*arguments, *whole), result)
+            torch.testing.assert_close(log_phi(*whole), result)
     assert result.dtype == FLOAT32
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.modules.utils import _pair
 from torch.onnx import symbolic_opset16
 
-from ...ops.portable import averaging_matrix, portable_formulas
+from ...ops.portable import portable_formulas
+from ..program import averaging_matrix
 from .sizes import Grid, from_sizes
 
 EXPORT, TRACE = 'torch.onnx.export', 'torch.jit.trace'

@@ -10,6 +10,7 @@ from ...errors import InputError
 
 # Hooks that compute the weight of a layer from other tensors before each of its calls.
 WEIGHT_HOOKS = (BasePruningMethod, SpectralNorm, WeightNorm)
+PLAIN = (nn.Linear, nn.Conv2d, nn.GroupNorm)
 
 
 def head_dims_of(embed_dims: int, num_heads: int) -> int:
@@ -19,20 +20,21 @@ def head_dims_of(embed_dims: int, num_heads: int) -> int:
     return embed_dims // num_heads
 
 
-def check_window(window_size: int) -> int:
-    """Return the side of a window of attention; raises an `InputError` unless it is odd and positive."""
-    if window_size < 1 or window_size % 2 == 0:
-        raise InputError(f'window_size must be odd and positive, got {window_size}')
-    return window_size
-
-
 def full_precision(x: Tensor) -> Tensor:
     """Convert half precision to float32; float32 and float64 stay as they are."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Parameters of a linear, convolution or normalisation layer in `full_precision`."""
+    """Parameters of a linear, convolution or normalisation layer in `full_precision`.
+
+    Of a linear layer with an adapter, or a quantised one, those of the linear map that a call of it is.
+    """
+    if type(module) not in PLAIN and hasattr(module, 'in_features'):
+        like = module.weight if isinstance(module.weight, Tensor) else torch.empty(0)
+        bias = module(like.new_zeros(1, module.in_features))
+        weight = module(torch.eye(module.in_features, dtype=like.dtype, device=like.device)) - bias
+        return full_precision(weight.T), full_precision(bias[0])
     if module._forward_pre_hooks:
         # The hooks run here because the layer is not called: its weight would be that of an earlier step.
         for hook in module._forward_pre_hooks.values():

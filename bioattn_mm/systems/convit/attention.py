@@ -1,7 +1,6 @@
 """Gated positional self-attention of ConViT, its positional softmax factorised into rows and columns."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import repeat
 
 import torch
@@ -96,10 +95,8 @@ class GPSA(SizeCaching):
 
         They are float32 or float64, and each sums to 1 over its last axis. In eval mode they are cached.
         """
-        return self._position_weights.get(self.pos_proj, grid, partial(self._compute_position_weights, grid))
-
-    def _compute_position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        return position_softmax(*weight_and_bias(self.pos_proj), grid)
+        linear = self.pos_proj
+        return self._position_weights.get(linear, grid, lambda: position_softmax(*weight_and_bias(linear), grid))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """The maps 'content', 'position' and what the gate mixes, 'attention' (see `common.attention_maps`)."""

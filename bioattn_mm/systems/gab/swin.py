@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from ...checkpoints import Release
 from ...registry import MODELS
-from ..common.arguments import head_dims_of
 from ..common.backbone import HierarchicalBackbone
 from ..common.blocks import init_linear, run_block
 from ..common.grid import Grid
@@ -87,6 +86,11 @@ class GABSwin(HierarchicalBackbone):
     ) -> None:
         super().__init__(NUM_STAGES, out_indices, frozen_stages, init_cfg, in_channels)
         settings = self.parse_arch(arch)
+        # Not imported at the top: mmpretrain takes seconds, and the other backbones do not need it.
+        from mmcv.cnn.bricks.transformer import PatchEmbed
+
+        from .swin_attention import Stage
+
         num_stages = max(self.out_indices) + 1
         embed_dims = [settings['embed_dims'] * 2**stage for stage in range(NUM_STAGES)]
         self.stage_channels = tuple(embed_dims)
@@ -95,10 +99,13 @@ class GABSwin(HierarchicalBackbone):
         self.with_cp = with_cp
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
-        self.patch_embed = _patch_embed(embed_dims[0], in_channels)
+        # (B, 3, H, W) to tokens, (B, N, C), and their grid.
+        self.patch_embed = PatchEmbed(
+            in_channels, embed_dims[0], kernel_size=PATCH_SIZE, stride=PATCH_SIZE, norm_cfg=dict(type='LN')
+        )
         # Stages after the last output are not built: unused parameters break DistributedDataParallel.
         self.stages = nn.ModuleList(
-            _stage(
+            Stage(
                 embed_dims[stage],
                 [drop_path_rates.pop(0) for _ in range(settings['depths'][stage])],
                 window_size,
@@ -130,29 +137,6 @@ class GABSwin(HierarchicalBackbone):
     def stage_modules(self, stage: int) -> list[nn.Module]:
         embedding = [self.patch_embed] if stage == 0 else []
         return [*embedding, *self.stages[stage : stage + 1], self.norm_of_stage(stage)]
-
-    @classmethod
-    def parse_arch(cls, arch: str | dict) -> dict:
-        settings = super().parse_arch(arch)
-        for stage, num_heads in enumerate(settings['num_heads']):
-            head_dims_of(settings['embed_dims'] * 2**stage, num_heads)
-        return settings
-
-
-# mmpretrain is not imported at the top: it takes seconds, and the other backbones do not need it.
-
-
-def _patch_embed(embed_dims: int, in_channels: int) -> nn.Module:
-    """mmpretrain's (B, 3, H, W) to tokens, (B, N, C), and their grid."""
-    from mmpretrain.models.backbones.swin_transformer import PatchEmbed
-
-    return PatchEmbed(in_channels, embed_dims, kernel_size=PATCH_SIZE, stride=PATCH_SIZE, norm_cfg=dict(type='LN'))
-
-
-def _stage(*args, **kwargs) -> nn.Module:
-    from .swin_attention import Stage
-
-    return Stage(*args, **kwargs)
 
 
 def _init_module(module: nn.Module) -> None:

@@ -11,6 +11,7 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ...ops.constants import cached_constant
+from ..common.arguments import head_dims_of
 from ..common.grid import Grid
 from .gaussian_bias import GaussianBias
 
@@ -19,6 +20,7 @@ class GaussianWindowMSA(WindowMSA):
     """mmpretrain's window attention, its table of relative position biases plus a `GaussianBias`."""
 
     def __init__(self, *, sigma: float, amplitude: float = 1.0, **kwargs) -> None:
+        head_dims_of(kwargs['embed_dims'], kwargs['num_heads'])
         super().__init__(**kwargs)
         self.gaussian = GaussianBias(sigma, amplitude)
 
@@ -50,9 +52,7 @@ class GaussianWindows(ShiftWindowMSA):
         return _shift_mask(hw_shape, window_size, shift_size, device) if shift_size else None
 
 
-@cached_constant
-def _shift_mask(grid: Grid, window_size: int, shift: int, device: torch.device) -> Tensor:
-    return ShiftWindowMSA.get_attn_mask(grid, window_size, shift, device)
+_shift_mask = cached_constant(ShiftWindowMSA.get_attn_mask)
 
 
 class Block(nn.Module):

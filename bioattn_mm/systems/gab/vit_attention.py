@@ -1,7 +1,6 @@
 """GAB for plain ViTs: timm's attention, whose position bias is an MLP of the offset, with a Gaussian bias added."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import repeat
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from ...ops import relative_bias_attention
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
-from ...ops.relative_bias import bias_of_pairs, bias_of_queries
+from ...ops.relative_bias import bias_of_queries
 from ..common.arguments import head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.grid import Grid
@@ -43,18 +42,14 @@ class GaussianRelPosMlp(SizeCaching):
 
     def table(self, grid: Grid) -> Tensor:
         """Sum of both biases for all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
-        return self._tables.get(self, grid, partial(self._table, grid))
+        return self._tables.get(self, grid, lambda: self._table(grid))
 
     def _table(self, grid: Grid) -> Tensor:
-        weight = self.mlp.fc1.weight
-        with without_autocast(weight):
-            hidden = self.mlp.fc1(log_offsets(*grid, weight.dtype, weight.device)).relu()
+        like = self.gaussian.sigma  # a quantised layer has no weight
+        with without_autocast(like):
+            hidden = self.mlp.fc1(log_offsets(*grid, like.dtype, like.device)).relu()
             learned = self.mlp.fc2(F.dropout(hidden, DROPOUT, self.training))
             return learned.permute(2, 0, 1) + self.gaussian.table(grid)
-
-    def get_bias(self, grid: Grid) -> Tensor:
-        """Sum of both biases for all pairs of tokens of a grid (height, width): (1, heads, H * W, H * W)."""
-        return bias_of_pairs(self.table(grid), grid)[None]
 
 
 @cached_constant

@@ -83,7 +83,7 @@ class PeripheralPosition(nn.Module):
     def forward(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
         """log Phi_p of the queries in some rows and columns, slices with start and stop: (heads, queries, H * W)."""
         conv, norm = self.conv2, self.norm2
-        return log_phi(*hidden, *weight_and_bias(conv), *weight_and_bias(norm), norm.eps, rows, columns)
+        return log_phi((*hidden, *weight_and_bias(conv), *weight_and_bias(norm), norm.eps), rows, columns)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, hidden: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Attention weighted by Phi_p, of queries, keys and values (B, heads, H * W, d): of the same shape."""

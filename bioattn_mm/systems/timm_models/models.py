@@ -88,7 +88,7 @@ class TimmModel(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Compute activations again in the backward pass instead of keeping them."""
-        for module in (self.backbone, *getattr(self.backbone, 'stages', ())):
+        for module in self.backbone.modules():
             if hasattr(module, 'with_cp'):
                 module.with_cp = enable
 

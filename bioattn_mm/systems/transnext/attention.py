@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from ...errors import InputError
 from ...ops import (
     AggregatedAttentionInputs,
     CosineAttentionInputs,
@@ -19,7 +20,7 @@ from ...ops.arguments import autocast_dtype
 from ...ops.gelu_pool import average_pool
 from ...ops.portable import is_portable, is_symbol
 from ...registry import MODELS
-from ..common.arguments import check_window, full_precision, head_dims_of
+from ..common.arguments import full_precision, head_dims_of
 from ..common.building import build_layer, replace_by_zeros
 from ..common.grid import Grid
 from ..common.hooks import is_plain
@@ -99,7 +100,9 @@ class AggregatedAttention(MapsOfAggregation, nn.Module):
         self.num_heads = num_heads
         self.sr_ratio = sr_ratio
         self.pool_size = pool_size
-        self.window_size = check_window(window_size)
+        if window_size < 1 or window_size % 2 == 0:
+            raise InputError(f'window_size must be odd and positive, got {window_size}')
+        self.window_size = window_size
         head_dims = head_dims_of(embed_dims, num_heads)
         self.q = nn.Linear(embed_dims, embed_dims)
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)

@@ -59,7 +59,9 @@ class Stage(nn.Module):
 
 @MODELS.register_module()
 class TransNeXt(HierarchicalBackbone):
-    """Four-stage backbone with aggregated attention, for any input size.
+    """Four-stage backbone with aggregated attention, for any input size; stages after the last output are not built.
+
+    Arguments that are not listed are those of `Backbone`.
 
     Args:
         arch: 'micro', 'tiny', 'small', 'base', 'micro-aaaa' (aggregated attention in all four stages), or a dict with
@@ -81,15 +83,8 @@ class TransNeXt(HierarchicalBackbone):
             `embed_dims` and `ratio`.
         position_bias: Settings of the position bias in the same way, `LogCPB` by default. It gets `num_heads`,
             `pretrain_grid`, `pretrain_pooled_grid`, `bias_mode`, `train_grid` and `train_pooled_grid`.
-        out_indices: Stages (counted from 0) whose outputs are returned. Stages after the last of these are not built.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
-        frozen_stages: Stages up to and including this one are frozen; -1 freezes none.
-        in_channels: Channels of the images; weights for three are converted as timm does, see `Backbone`.
-        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release as it is.
-
-    Attributes:
-        out_channels: Channels of each output.
     """
 
     arch_settings = dict(
@@ -222,15 +217,13 @@ class TransNeXt(HierarchicalBackbone):
         if mode in ('extrapolate', 'interpolate'):
             return dict(bias_mode=mode, pool_size=None)
         settings = cls.parse_arch(arch)
-        sr_ratios = settings['sr_ratios']
         img_size = next(size for size in (img_size, pretrain_size, settings['pretrain_size']) if size is not None)
+        grids = [
+            pooled_grid_of(_grid(img_size, stride), ratio, None)
+            for stride, ratio in zip(STRIDES, settings['sr_ratios'])
+        ]
         if mode == 'linear':
-            pool_size = tuple(max(1, size // (STRIDES[0] * sr_ratios[0])) for size in to_2tuple(img_size))
-            return dict(bias_mode='extrapolate', pool_size=pool_size)
-        grids = (
-            pooled_grid_of(_grid(img_size, stride), ratio, pool_size=None)
-            for stride, ratio in zip(STRIDES, sr_ratios)
-        )
+            return dict(bias_mode='extrapolate', pool_size=grids[0])
         scales = [dict(type=TrainedLengthQuery, num_keys=math.prod(grid)) for grid in grids]
         return dict(bias_mode='extrapolate', pool_size=None, token_mixers=[dict(scale=scale) for scale in scales])
 

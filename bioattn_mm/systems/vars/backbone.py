@@ -162,7 +162,8 @@ class VARS(PlainBackbone):
         settings = self.parse_arch(arch)
         embed_dims, depths = settings['embed_dims'], settings['depths']
         num_layers = sum(depths)
-        out_indices = self.default_out_indices(arch) if out_indices is None else out_indices
+        if out_indices is None:
+            out_indices = (depths[0] - 1, num_layers - 1) if len(depths) == 2 else (3, 7, 9, 11)
         super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type, in_channels)
         if isinstance(attention, str):
             if attention not in ATTENTIONS:
@@ -220,11 +221,6 @@ class VARS(PlainBackbone):
 
     def _depth_of(self, name: str) -> int:
         return self.pool_before + 1 if name.startswith('pool.') else super()._depth_of(name)
-
-    @classmethod
-    def default_out_indices(cls, arch: str | dict) -> tuple[int, ...]:
-        depths = cls.parse_arch(arch)['depths']
-        return (depths[0] - 1, sum(depths) - 1) if len(depths) == 2 else (3, 7, 9, 11)
 
     @classmethod
     def parse_arch(cls, arch: str | dict) -> dict:

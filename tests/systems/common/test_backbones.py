@@ -45,6 +45,39 @@ def test_any_input_size(name: str, size: tuple[int, int], device: str) -> None:
         assert backbone.state_dict().keys() != build('PerViT').state_dict().keys()
 
 
+class Adapted(nn.Linear):
+    """A linear layer as a library of adapters derives it: plus a product of low rank."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + x @ self.down @ self.up
+
+
+@every_backbone
+def test_adapters_of_all_linear_layers(name: str) -> None:
+    """Those of position biases, too, which are no layers of tokens."""
+    backbone = build(name)
+    layers = [layer for layer in backbone.modules() if type(layer) is nn.Linear]
+    for layer in layers:
+        layer.__class__ = Adapted
+        layer.down, layer.up = (
+            nn.Parameter(0.1 * torch.randn(sizes)) for sizes in ((layer.in_features, 1), (1, layer.out_features))
+        )
+    sum(output.square().sum() for output in backbone(torch.randn(2, 3, 64, 90))).backward()
+    without = [key for key, parameter in backbone.named_parameters() if parameter.grad is None]
+    assert layers and not without
+
+
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+@pytest.mark.skipif(not torch.backends.quantized.supported_engines[1:], reason='PyTorch without quantised layers')
+@every_backbone
+@torch.no_grad()
+def test_quantised_linear_layers(name: str) -> None:
+    backbone, image = build(name).eval(), torch.randn(1, 3, 64, 90)
+    quantised = torch.ao.quantization.quantize_dynamic(backbone, {nn.Linear})
+    for one, other in zip(quantised(image), backbone(image), strict=True):
+        assert (one - other).square().mean() < 0.1 * other.square().mean()
+
+
 @every_backbone
 @torch.no_grad()
 def test_what_is_cached_of_a_size_follows_the_parameters(name: str) -> None:

@@ -96,6 +96,7 @@ def test_classifier(name: str) -> None:
     torch.testing.assert_close(model.get_classifier()(pooled), logits)
     assert model.get_submodule(model.default_cfg['classifier']) is model.get_classifier()
     model.set_grad_checkpointing()
+    assert {module.with_cp for module in model.modules() if hasattr(module, 'with_cp')} == {True}
     torch.testing.assert_close(model(x), logits)
     model.reset_classifier(7)
     assert model(x).shape == (1, 7)

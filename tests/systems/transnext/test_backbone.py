@@ -61,6 +61,7 @@ def test_linear_mode_pools_every_grid_to_that_of_training() -> None:
         (dict(arch='micro-aaaa'), (4, 4)),
         (dict(pretrain_size=448), (14, 14)),
         (dict(img_size=(384, 20), pretrain_size=448), (12, 1)),
+        (dict(img_size=(511, 126)), (16, 4)),  # as the padded grids of 128 x 32 tokens are pooled
     ):
         settings = TransNeXt.position_bias_settings('linear', **options)
         assert settings == dict(bias_mode='extrapolate', pool_size=pool_size)
