@@ -104,7 +104,10 @@ def why_not_compiled(device: torch.device) -> str | None:
                 f'{gpu.major}.{gpu.minor}'
             )
         compiled, driver = CUDA_RELEASES
-        if driver // 1000 < compiled // 1000:  # a driver runs all releases of its major version
+        # A driver runs code for its GPU of all releases of its major version, and compiles PTX of its own at most.
+        fitting = [first for first, last in CUDA_CAPABILITIES if first <= capability <= last]
+        has_code = any(first == 0 or first // 10 == capability // 10 for first in fitting)
+        if driver < (compiled // 1000 * 1000 if has_code else compiled):
             return (
                 f'the operators were compiled with CUDA {compiled // 1000}.{compiled % 1000 // 10}, and the driver '
                 f'runs CUDA {driver // 1000}.{driver % 1000 // 10} at most'

@@ -46,7 +46,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ('compiled', 'runs_on', 'not_on'),
     [
         ('8.0 9.0', (80, 89, 90), (75, 120)),
-        ('8.0 9.0+PTX', (120,), ()),
+        ('8.0 9.0+PTX', (90,), (120,)),  # the driver does not compile PTX of a newer release
         ('8.6', (), (80,)),
         ('8.0+PTX', (), (75,)),
         ('9.0a', (90,), ()),
@@ -60,6 +60,8 @@ def test_compute_capability(gpu, compiled: str, runs_on: tuple[int, ...], not_on
     for capability in (*runs_on, *not_on):
         gpu(divmod(capability, 10), compiled)
         assert available_backends(GPU) == ['cuda'] * (capability in runs_on) + ['reference']
+    gpu((12, 0), '8.0 9.0+PTX', driver=13010)
+    assert available_backends(GPU) == ['cuda', 'reference']
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,14 @@ T atomicAdd(T* address, T value) {
   return std::exchange(*address, *address + value);
 }
 
-inline bool __all_sync(unsigned, bool value) {
+inline unsigned __ballot_sync(unsigned, bool value) {
   const cuda_on_cpu::Slot* const slots = cuda_on_cpu::exchange({{value ? 1.0f : 0.0f}});
-  bool all = true;
-  for (int lane = 0; lane < cuda_on_cpu::kWarpSize; ++lane) all = all && slots[2 * lane].numbers[0];
-  return all;
+  unsigned ballot = 0;
+  for (int lane = 0; lane < cuda_on_cpu::kWarpSize; ++lane)
+    if (slots[2 * lane].numbers[0]) ballot |= 1u << lane;
+  return ballot;
 }
+
+inline bool __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) == ~0u; }
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }

@@ -388,30 +388,24 @@ __device__ __forceinline__ void multiply_channels(
 }
 
 // Writes the indices of all pairs (query row, pooled row), sorted by their row of the bias, and the range of each
-// row. A warp has a row. Each lane reads its share of the pairs twice: to count, then to write.
+// row. A warp has a row, and reads all pairs twice: to count those of rows before it, then to write its own.
 __global__ void __launch_bounds__(kThreads)
     pairs_kernel(const int64_t* rows, int count, int bias_rows, int* pairs, Range* ranges) {
   const int lane = threadIdx.x % kWarpSize, row = blockIdx.x * kWarps + threadIdx.x / kWarpSize;
   if (row >= bias_rows) return;
-  const int share = divide_up(count, kWarpSize);
-  const int first = clamp(lane * share, count), last = clamp(first + share, count);
-  int in_front = 0, in_row = 0;
+  int in_front = 0;
 #pragma unroll 4
-  for (int pair = first; pair < last; ++pair) in_front += rows[pair] < row, in_row += rows[pair] == row;
-  // These become sums over all lanes; `of_lanes_in_front` sums up the pairs in the row of the lanes before this one.
-  int of_lanes_in_front = 0;
-#pragma unroll
-  for (int distance = 1; distance < kWarpSize; distance *= 2) {
-    in_front += __shfl_xor_sync(kFullWarp, in_front, distance);
-    const int others = __shfl_xor_sync(kFullWarp, in_row, distance);
-    if (lane & distance) of_lanes_in_front += others;
-    in_row += others;
+  for (int pair = lane; pair < count; pair += kWarpSize) in_front += rows[pair] < row;
+  in_front = warp_sum(in_front);
+  int index = in_front;
+#pragma unroll 4
+  for (int first = 0; first < count; first += kWarpSize) {
+    const bool is_own = first + lane < count && rows[first + lane] == row;
+    const unsigned own = __ballot_sync(kFullWarp, is_own);
+    if (is_own) pairs[index + __popc(own & ((1u << lane) - 1))] = first + lane;
+    index += __popc(own);
   }
-  int index = in_front + of_lanes_in_front;
-#pragma unroll 4
-  for (int pair = first; pair < last; ++pair)
-    if (rows[pair] == row) pairs[index++] = pair;
-  if (lane == 0) ranges[row] = {in_front, in_front + in_row};
+  if (lane == 0) ranges[row] = {in_front, index};
 }
 
 constexpr int kBiasTiles = 2;  // the tiles of pooled columns in a block of pooled_bias_kernel

@@ -84,7 +84,8 @@ Tensor deformable_attention_forward_cuda(
 std::tuple<Tensor, Tensor, Tensor> deformable_attention_backward_cuda(
     const Tensor& grad_output, const Tensor& value, const Tensor& shapes, const Tensor& locations,
     const Tensor& weights) {
-  const Tensor grad_value = zeros_like(at_least_float(value)), grad_locations = empty_like(locations),
+  const Options full = value.options().dtype(full_precision(value.scalar_type()));
+  const Tensor grad_value = zeros(value.sizes(), full), grad_locations = empty_like(locations),
                grad_weights = empty_like(weights);
   const int64_t outputs = grad_output.size(0) * grad_output.size(1) * grad_output.size(2);
   dispatch<float, double, c10::Half, c10::BFloat16>(value.scalar_type(), [&](auto zero) {

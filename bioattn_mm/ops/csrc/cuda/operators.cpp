@@ -45,7 +45,9 @@ struct CudaBlock {
   // The kernel pools to a grid that divides that of x, and has a backward pass.
   static GeluPoolNormResults pool_and_norm(
       const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t height, int64_t width, double eps) {
-    if (x.size(1) % height == 0 && x.size(2) % width == 0) return gelu_pool_norm(x, weight, bias, height, width, eps);
+    const bool is_empty = height < 1 || width < 1;  // which the operator refuses
+    if (is_empty || (x.size(1) % height == 0 && x.size(2) % width == 0))
+      return gelu_pool_norm(x, weight, bias, height, width, eps);
     const Tensor activated = call("aten::gelu", "", x, std::string("none")).permute({0, 3, 1, 2});
     const Tensor pooled = call("aten::_adaptive_avg_pool2d", "", activated, std::vector<int64_t>{height, width});
     return norm_of_pooled(pooled.permute({0, 2, 3, 1}).contiguous(), weight, bias, eps);

@@ -8,15 +8,18 @@
 namespace bioattn_mm {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kMaxGridY = 65535;
 
-// One row of tokens for each blockIdx.x, counted through all images; blockIdx.y and threadIdx.x give the element.
+// One row of tokens for each blockIdx.x, counted through all images; the other indices give the element.
 dim3 blocks_for(const WindowSizes<int>& s, int64_t last_size) {
-  const int64_t elements = s.width * s.heads * last_size;
-  return dim3(s.batch * s.height, divide_up(elements, kThreads));
+  const int64_t blocks = divide_up(s.width * s.heads * last_size, kThreads);
+  const int64_t z = std::max<int64_t>(divide_up(blocks, kMaxGridY), 1);
+  return dim3(s.batch * s.height, divide_up(blocks, z), z);
 }
 
-__device__ __forceinline__ int element_of_row() { return blockIdx.y * kThreads + threadIdx.x; }
+__device__ __forceinline__ int element_of_row() {
+  return (blockIdx.z * gridDim.y + blockIdx.y) * kThreads + threadIdx.x;
+}
 
 template <int kCount, typename T>
 __global__ void __launch_bounds__(kThreads)
