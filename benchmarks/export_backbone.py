@@ -54,7 +54,7 @@ def main() -> None:
         init_default_scope(config.default_scope)
         name, network = args.segmentor, network_of(MODELS.build(config.model), config)
     else:
-        name, network = f'TransNeXt-{args.arch}', Features(TransNeXt(args.arch))
+        name, network = f'TransNeXt-{args.arch}', Features(TransNeXt(args.arch), torch.zeros(1, 3, *size))
     network = network.eval().requires_grad_(False)
     print(f'{name}, 1 x 3 x {size[0]} x {size[1]}, 1 thread\n')
     with tempfile.TemporaryDirectory() as folder:

@@ -98,7 +98,7 @@ def unique_coordinates(grid: Grid, pooled_grid: Grid, pretrain_grid: Grid) -> tu
     return table.sign() * torch.log2(table.abs() + 1) / math.log2(8), index
 
 
-def gpsa(layer: GPSA, x: Tensor) -> Tensor:
+def gpsa(layer: GPSA, x: Tensor, *_: Tensor) -> Tensor:
     """GPSA by eq. 7 of ConViT."""
     (query, key), (value,) = (split_heads(y, n, layer.num_heads) for y, n in ((layer.qk(x), 2), (layer.v(x), 1)))
     content = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
@@ -118,7 +118,7 @@ def relative_positions(grid: Grid, device: torch.device) -> Tensor:
 
 
 def peripheral_attention(
-    layer: PeripheralAttention, x: Tensor, distance_embedding: DistanceEmbedding, distances: Tensor | None = None
+    layer: PeripheralAttention, x: Tensor, distance_embedding: DistanceEmbedding, **_: object
 ) -> Tensor:
     """PerViT's attention by its eq. 5 to 8."""
     height, width = x.shape[1:3]
@@ -140,7 +140,7 @@ def peripheral_attention(
     return layer.proj(output.transpose(1, 2).reshape(x.shape))
 
 
-def gaussian_attention(layer: GaussianRelPosAttention, x: Tensor) -> Tensor:
+def gaussian_attention(layer: GaussianRelPosAttention, x: Tensor, *_: Tensor) -> Tensor:
     """GABViT's attention with the bias of all pairs."""
     query, key, value = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(-3)
     grid = tuple(x.shape[1:3])

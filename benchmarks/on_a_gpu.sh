@@ -89,7 +89,11 @@ if [ -z "$list" ]; then
     if [ "$device" = cuda ]; then
         "$python" -c 'import sys; from bioattn_mm.ops.backends import CUDA_ARCHITECTURES; import torch
 sys.exit(not (torch.cuda.is_available() and CUDA_ARCHITECTURES))' ||
-            { echo 'on_a_gpu.sh: no GPU, or operators without CUDA: python setup.py build_ext --inplace' >&2; exit 2; }
+            {
+                echo 'on_a_gpu.sh: no GPU, or no operators for CUDA in the checkout: python setup.py build_ext --inplace,' \
+                    "or unzip -jo WHEEL 'bioattn_mm/ops/*.so' -d bioattn_mm/ops" >&2
+                exit 2
+            }
     fi
     mkdir -p "$results"
     printf '\n%s, %s%s\n\n| step | state | seconds |\n| --- | --- | --- |\n' \
@@ -107,7 +111,6 @@ if [ -n "$tiny" ]; then
     paper+=(--repeats 1 --batch 1 --training-batch 2 --models Swin-T TransNeXt-Tiny)
     whole+=(--crop 64 --batch 2 --steps 3 --workers 0 --configs transnext/upernet_micro_ade20k)
     alone+=(--inputs 64 --stages 3 --repeats 1)
-    layers=(--layers 'TransNeXt-T stage 1' --sizes 64)
     detectors=(--configs transnext/mask2former_micro_ade20k)
 else
     check=()
@@ -115,7 +118,6 @@ else
     alone+=(--batch 8 --inputs 512 --repeats 3)
     detectors=(--batch 2 --steps 8 --configs transnext/mask_rcnn_tiny_coco transnext/dino_4scale_tiny_coco)
     detectors+=(transnext/mask2former_tiny_ade20k)
-    layers=(--layers 'TransNeXt-T stage 1' 'ConvGLU of TransNeXt-T stage 1' 'TransNeXt-T stage 4')
 fi
 if [ "$device" = cuda ]; then
     half=(--dtypes bfloat16) others=()
@@ -145,7 +147,7 @@ if [ "$device" = cuda ]; then
     step cuda_graphs_800x1344 60 "${swin[@]}" "${large[@]}" "${half[@]}" --cuda-graphs
 fi
 step tests 150 "$python" -m pytest -p no:cacheprovider --needs GPU --needs 'CUDA operators' \
-    $(grep --recursive --files-with-matches --include='test_*.py' -E "'(GPU|CUDA operators)'|needs_cuda" tests)
+    tests/ops $(grep --recursive --files-with-matches --include='test_*.py' -E "needs\('(GPU|CUDA operators)'\)" tests/[!o]*)
 step plain_systems_800x1344 90 "${swin[@]}" "${large[@]}" "${half[@]}" "${plain[@]}"
 step whole_step 360 "${whole[@]}" "${ways[@]}"
 step compile_512 240 "${swin[@]}" "${small[@]}" "${half[@]}" "${compile[@]}"
@@ -153,6 +155,4 @@ step table_11 90 "${paper[@]}" --tables 11
 step table_10 180 "${paper[@]}" --tables 10
 step compile_800x1344 240 "${swin[@]}" "${large[@]}" "${half[@]}" "${compile[@]}"
 step attention_alone 180 "${alone[@]}" "${others[@]}"
-step launches 60 "$python" benchmarks/launches.py "${layers[@]}"
-step launches_of_a_step 120 "$python" benchmarks/launches.py --step
 exit "$failed"

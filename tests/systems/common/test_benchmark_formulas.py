@@ -44,4 +44,6 @@ def test_formula(system: str, shape: tuple[int, ...], make: Callable, script: Si
         ours = module.eval()(x)
         with script.written_out(system):
             theirs = module(x)
+    with script.written_out(system):
+        module.train()(x)  # with what is computed for all blocks at once
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
