@@ -7,10 +7,10 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from ...errors import InputError
+from ...ops.arguments import without_autocast
 
 # Hooks that compute the weight of a layer from other tensors before each of its calls.
 WEIGHT_HOOKS = (BasePruningMethod, SpectralNorm, WeightNorm)
-PLAIN = (nn.Linear, nn.Conv2d, nn.GroupNorm)
 
 
 def head_dims_of(embed_dims: int, num_heads: int) -> int:
@@ -30,10 +30,11 @@ def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
 
     Of a linear layer with an adapter, or a quantised one, those of the linear map that a call of it is.
     """
-    if type(module) not in PLAIN and hasattr(module, 'in_features'):
+    if hasattr(module, 'in_features') and type(module).forward is not nn.Linear.forward:
         like = module.weight if isinstance(module.weight, Tensor) else torch.empty(0)
-        bias = module(like.new_zeros(1, module.in_features))
-        weight = module(torch.eye(module.in_features, dtype=like.dtype, device=like.device)) - bias
+        with without_autocast(like):
+            bias = module(like.new_zeros(1, module.in_features))
+            weight = module(torch.eye(module.in_features, dtype=like.dtype, device=like.device)) - bias
         return full_precision(weight.T), full_precision(bias[0])
     if module._forward_pre_hooks:
         # The hooks run here because the layer is not called: its weight would be that of an earlier step.
