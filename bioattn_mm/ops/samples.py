@@ -199,7 +199,7 @@ def make_sparse_codes(batch: int = 4, states: int = 10, channels: int = 8) -> li
     dictionary, value = randn((batch, 3 * states, states), (batch, 3 * states, channels))
     dictionary = dictionary / dictionary.norm(dim=1, keepdim=True)
     gram, target = dictionary.mT @ dictionary, dictionary.mT @ value
-    return [gram, target, 1 / (1 + gram.abs().sum(-1).amax(-1))[:, None, None], torch.tensor([0.3])]
+    return [gram, target, 1 / (1 + gram.abs().sum((1, 2), keepdim=True)), torch.tensor([0.3])]
 
 
 WINDOW_SIZES = [

@@ -336,6 +336,15 @@ def test_extreme_position_logits(factor: float, backend: str) -> None:
     torch.testing.assert_close(results[0], wanted, rtol=0, atol=1e-3)
 
 
+def test_queries_whose_memory_overlaps() -> None:
+    """Views of each other's elements, of which PyTorch's product by the scale has other strides."""
+    query = torch.randn(1, 9, 40).unfold(2, 32, 1).unsqueeze(3)
+    key, value = torch.randn(2, 1, 9, 9, 1, 32)
+    bias = torch.randn(1, 17, 17)
+    wanted = ops.relative_bias_attention(query.contiguous(), key, value, bias)
+    torch.testing.assert_close(ops.relative_bias_attention(query, key, value, bias), wanted)
+
+
 def test_position_based_attention_keeps_its_precision_under_autocast() -> None:
     arguments = inputs_of('peripheral_attention')[3:]
     height, width = arguments[1].shape[1:]

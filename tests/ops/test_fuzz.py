@@ -44,6 +44,7 @@ SIZES = dict(
     pooled_grid=(0, 1, 1, 2, 3),
     shapes=([(1, 1)], [(5, 3)], [(9, 7), (4, 4)], [(1, 17), (2, 2), (3, 1)]),
     queries=LENGTHS,
+    states=(1, 1, 2, 10),
     points=(1, 2, 4),
 )
 # Arguments beside the tensors.

@@ -49,7 +49,7 @@ CpuInputs inputs_of_cpu(
     const Tensor& query, const Tensor& key, const Tensor& value, const BiasTable& bias, double scale) {
   CpuInputs cpu;
   cpu.query = tokens_for_kernels(query);
-  if (scale != 1) cpu.query = multiply_by(cpu.query, scale);
+  if (scale != 1) cpu.query = tokens_for_kernels(multiply_by(cpu.query, scale));  // whose strides may be others
   cpu.pooled_key = tokens_for_kernels(key), cpu.pooled_value = tokens_for_kernels(value);
   cpu.window_bias = empty({query.size(3), 0}, bias.table.options());
   cpu.pooled_bias = bias.table.contiguous();

@@ -23,10 +23,11 @@ using SparseCodesBackward = void(
     const SparseCodesStep& step, const Tensor& grad, const Tensor& product, const Tensor& of_sum,
     const Tensor& scaled, const Tensor& of_length, const Tensor& of_penalty);
 
-// Rows of a tensor (N, m, d), or none.
+// Rows of a tensor (N, m, d), or none. PyTorch allows any stride where m = 1.
 template <typename T>
 struct RowsOf {
-  RowsOf(const Tensor& tensor) : data(DataOf{tensor}), stride(tensor.defined() ? tensor.stride(1) : 0) {}
+  RowsOf(const Tensor& tensor)
+      : data(DataOf{tensor}), stride(tensor.defined() ? tensor.stride(tensor.size(1) == 1 ? 0 : 1) : 0) {}
 
   T* data;
   int64_t stride;
