@@ -20,6 +20,7 @@ from ..training.config.pipelines import (
     data_preprocessor_of,
     find_datasets,
     image_kind,
+    prefix_of,
     type_name,
     without_annotations,
 )
@@ -69,8 +70,7 @@ def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
         dataset = next(find_datasets(config.get('val_dataloader')), None)
         if dataset is None:
             raise InputError(f'{config.filename} names no folder of validation images: name one with --images')
-        folder_of_split = dataset.get('split') if type_name(dataset).startswith('ImageNet') else None
-        prefix = dataset.get('data_prefix') or folder_of_split or ''
+        prefix = prefix_of(dataset)
         if isinstance(prefix, dict):
             prefix = next((prefix[key] for key in ('img_path', 'img') if key in prefix), '')
         path = Path(dataset['data_root']) / prefix

@@ -165,7 +165,8 @@ def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
     assert sample.image == second
     np.testing.assert_array_equal(sample.foreground, labels == 7)
     np.testing.assert_array_equal(sample.labelled, labels != 255)
-    # Of colours and opacity: all but black is foreground, whatever has 255.
+    # A mask of colours has no indices. Every pixel that is not black is foreground, though one channel may be 255,
+    # the index that does not count elsewhere; opacity says nothing.
     colours = np.zeros((40, 60, 4), np.uint8)
     colours[10:20, 30:55, 0], colours[20:30, 30:55, 1], colours[..., 3] = 255, 128, 255
     for mode in ('RGBA', 'RGB'):

@@ -17,7 +17,7 @@ from ...errors import InputError, printable
 from ...runtime.images import ImageKind
 from .classes import leaf_dataset_configs
 from .mini import MINI_FOLDERS
-from .pipelines import find_datasets, image_kind, loads_masks, type_name
+from .pipelines import find_datasets, image_kind, loads_masks, prefix_of
 
 NUM_HEADERS = 20  # of images, spread over all, which are read before a training starts
 TRAINING = 'train_dataloader'
@@ -29,8 +29,7 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
         if (dataset.get('backend_args') or {}).get('backend') == BACKEND:  # looked for in `use_shards`
             continue
         root = Path(dataset['data_root'] or '')
-        folder = dataset.get('split') if type_name(dataset).startswith('ImageNet') else None  # no folder elsewhere
-        prefix = dataset.get('data_prefix') or folder or {}  # mmpretrain's may be a string
+        prefix = prefix_of(dataset)
         parts = [
             part for part in (prefix.values() if isinstance(prefix, dict) else [prefix]) if isinstance(part, str)
         ]

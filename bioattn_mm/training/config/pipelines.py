@@ -91,6 +91,12 @@ def load_ground_truth(config: Config) -> None:
             pipeline.insert(types.index('PackDetInputs'), {**load, **backend})
 
 
+def prefix_of(dataset: dict) -> dict | str:
+    """Where a dataset's files lie below its root: of ImageNet without a prefix in the folder of the split."""
+    folder = dataset.get('split') if type_name(dataset).startswith('ImageNet') else None  # no folder elsewhere
+    return dataset.get('data_prefix') or folder or {}  # mmpretrain's may be a string
+
+
 def loads_annotations(step: dict) -> bool:
     """Whether a step of a pipeline loads annotations."""
     return str(step.get('type')).endswith(LOAD_ANNOTATIONS)

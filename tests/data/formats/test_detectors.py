@@ -253,7 +253,7 @@ def test_images_without_labels_have_no_objects(folders: dict[str, Path]) -> None
     train = objects_of(contents(own)['train'])
     assert len(train) == 5 and train['part_003'] == []
     assert any('1 of 5 images have no labels, and no objects' in note for note in own.notes)
-    # Of arrays, too, whose size Pillow does not know.
+    # Images may be NumPy's arrays, whose size Pillow does not know. They have the same objects.
     for path in (folders['yolo'] / 'images/train').iterdir():
         np.save(path.with_suffix('.npy'), np.asarray(Image.open(path)))
         path.unlink()
