@@ -30,7 +30,7 @@ def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
 
     Of a linear layer with an adapter, or a quantised one, those of the linear map that a call of it is.
     """
-    if hasattr(module, 'in_features') and type(module).forward is not nn.Linear.forward:
+    if 'in_features' in module.__dict__ and type(module).forward is not nn.Linear.forward:
         like = module.weight if isinstance(module.weight, Tensor) else torch.empty(0)
         with without_autocast(like):
             bias = module(like.new_zeros(1, module.in_features))
