@@ -123,6 +123,7 @@ struct CpuInputs {
   // Kernels compute these, (B, H, W, heads, k * k), of normalised queries and keys where they are not given.
   Tensor token_weights;
   Tensor scale, query_embedding, tokens, token_bias;  // (heads), (heads, d), (heads, d, k * k), (heads, k * k)
+  double query_scale = 1;                             // the factor of all queries that are not normalised
 };
 
 // The output is contiguous, logsumexp (B, heads, H, W). The backward pass writes to the given gradients of tokens and

@@ -38,19 +38,16 @@ void check_backward(
   arguments.check("logsumexp", logsumexp, query.sizes().slice(0, 4), bias.table.scalar_type());
 }
 
-// Tokens as the kernels read them: float32 or float64, or bfloat16 where there are instructions for it.
-Tensor tokens_for_kernels(const Tensor& tokens) {
-  const bool is_native = tokens.scalar_type() == kBFloat16 && has_bfloat16_instructions();
-  const Tensor numbers = is_native ? tokens : at_least_float(tokens);
-  return numbers.stride(4) == 1 && numbers.stride(3) == numbers.size(4) ? numbers : numbers.contiguous();
+// Tokens as the kernels read them, with any stride from token to token.
+Tensor with_dense_tokens(const Tensor& tokens) {
+  return tokens.stride(4) == 1 && tokens.stride(3) == tokens.size(4) ? tokens : tokens.contiguous();
 }
 
 CpuInputs inputs_of_cpu(
     const Tensor& query, const Tensor& key, const Tensor& value, const BiasTable& bias, double scale) {
   CpuInputs cpu;
-  cpu.query = tokens_for_kernels(query);
-  if (scale != 1) cpu.query = tokens_for_kernels(multiply_by(cpu.query, scale));  // whose strides may be others
-  cpu.pooled_key = tokens_for_kernels(key), cpu.pooled_value = tokens_for_kernels(value);
+  cpu.query = with_dense_tokens(query), cpu.query_scale = scale;
+  cpu.pooled_key = with_dense_tokens(key), cpu.pooled_value = with_dense_tokens(value);
   cpu.window_bias = empty({query.size(3), 0}, bias.table.options());
   cpu.pooled_bias = bias.table.contiguous();
   cpu.pooled_bias_rows = bias.rows.contiguous(), cpu.pooled_bias_weights = bias.weights.contiguous();
@@ -60,16 +57,16 @@ CpuInputs inputs_of_cpu(
   check_indices("columns", cpu.pooled_bias_columns, columns, "columns of bias");
   if (tokens > 64 || bias.rows.size(2) > 1) return cpu;
   // The kernels compute neighbours in a row together, and waste time on short rows: a small grid becomes one row.
-  for (Tensor* each : {&cpu.query, &cpu.pooled_key, &cpu.pooled_value})
-    *each = each->reshape({query.size(0), 1, tokens, query.size(3), query.size(4)});
+  for (Tensor* each : {&cpu.query, &cpu.pooled_key, &cpu.pooled_value}) *each = each->as_one_row();
   cpu.pooled_bias = cpu.pooled_bias.view({bias.table.size(0), 1, bias.table.size(1) * columns});
   const Tensor pairs = empty({tokens, tokens}, on_cpu(kLong));
   int64_t* pair = DataOf{pairs};
   const int64_t *rows = DataOf{cpu.pooled_bias_rows}, *of_columns = DataOf{cpu.pooled_bias_columns};
   const int64_t height = query.size(1), width = query.size(2);
   for (int64_t i = 0; i < tokens; ++i)
-    for (int64_t k = 0; k < tokens; ++k)
-      *pair++ = rows[i / width * height + k / width] * columns + of_columns[i % width * width + k % width];
+    for (int64_t u = 0; u < height; ++u)
+      for (int64_t v = 0; v < width; ++v)
+        *pair++ = rows[i / width * height + u] * columns + of_columns[i % width * width + v];
   cpu.pooled_bias_rows = zeros({1, 1, 1}, on_cpu(kLong)), cpu.pooled_bias_columns = pairs;
   return cpu;
 }
@@ -78,10 +75,8 @@ Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, con
   if (query.numel() == 0)  // there is nothing to compute
     return {empty_like(query), empty(query.sizes().slice(0, 4), bias.table.options())};
   const CpuInputs cpu = inputs_of_cpu(query, key, value, bias, scale);
-  const auto [output, logsumexp] = cpu_kernels(cpu.query.scalar_type()).attention_forward(cpu);
-  return {
-      output.view(query.sizes()).to(query.scalar_type()),
-      logsumexp.permute({0, 2, 3, 1}).reshape(query.sizes().slice(0, 4))};
+  const auto [output, logsumexp] = cpu_kernels(query.scalar_type()).attention_forward(cpu);
+  return {output.view(query.sizes()), logsumexp.permute({0, 2, 3, 1}).reshape(query.sizes().slice(0, 4))};
 }
 
 Gradients backward(
@@ -93,14 +88,13 @@ Gradients backward(
   CpuInputs grad;
   grad.query = empty_like(cpu.query), grad.pooled_bias = empty_like(cpu.pooled_bias);
   grad.pooled_key = empty_like(cpu.pooled_key), grad.pooled_value = empty_like(cpu.pooled_value);
-  cpu_kernels(cpu.query.scalar_type())
+  cpu_kernels(query.scalar_type())
       .attention_backward(
-          tokens_for_kernels(grad_output).reshape(sizes), cpu,
+          grad_output.reshape(sizes), cpu,
           logsumexp.permute({0, 3, 1, 2}).reshape({sizes[0], sizes[3], sizes[1], sizes[2]}), grad);
-  if (scale != 1) grad.query = multiply_by(grad.query, scale);
-  const auto of_tokens = [&](const Tensor& gradient) { return gradient.view(query.sizes()).to(query.scalar_type()); };
+  const Span of_tokens = query.sizes();
   return {
-      of_tokens(grad.query), of_tokens(grad.pooled_key), of_tokens(grad.pooled_value),
+      grad.query.view(of_tokens), grad.pooled_key.view(of_tokens), grad.pooled_value.view(of_tokens),
       grad.pooled_bias.view(bias.table.sizes())};
 }
 

@@ -116,7 +116,6 @@ class Tensor : public torch::stable::Tensor {
     return scalar_type() == dtype ? *this : Tensor(torch::stable::to(*this, dtype));
   }
   Tensor clone() const { return torch::stable::clone(*this); }
-  void zero_() const { TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(get())); }
   Tensor sum(Span axes) const { return torch::stable::sum(*this, axes); }
   Tensor reshape(Span sizes) const { return contiguous().view(sizes); }
   // Copies the tensor if no view has these axes as one.
@@ -133,6 +132,15 @@ class Tensor : public torch::stable::Tensor {
     std::vector<int64_t> new_sizes = sizes().vec();
     new_sizes[axis] = length;
     return alias(new_sizes, strides(), begin * stride(axis));
+  }
+  // (B, H, W, ...) as (B, 1, H * W, ...), a copy where no view has these axes as one.
+  Tensor as_one_row() const {
+    const bool is_one = size(1) == 1 || size(2) == 1 || stride(1) == size(2) * stride(2);
+    const Tensor rows = is_one ? *this : contiguous();
+    std::vector<int64_t> new_sizes = sizes().vec(), new_strides = rows.strides().vec();
+    if (new_sizes[2] == 1) new_strides[2] = new_strides[1];  // PyTorch allows any stride of a single column
+    new_sizes[2] *= new_sizes[1], new_sizes[1] = 1;
+    return rows.alias(new_sizes, new_strides);
   }
   Tensor select(int64_t axis, int64_t index) const {
     std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
@@ -172,9 +180,22 @@ inline Tensor empty(Span sizes, const Options& options) {
   return torch::stable::Tensor(handle);
 }
 
+// Calls function(begin, end) for ranges that together are the integers from `begin` to before `end`, in parallel.
+template <typename Function>
+void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
+  torch::stable::parallel_for(begin, end, grain, function);
+}
+
 inline Tensor zeros(Span sizes, const Options& options) {
-  Tensor tensor = empty(sizes, options);
-  tensor.zero_();
+  const Tensor tensor = empty(sizes, options);
+  if (!options.device.is_cpu()) {
+    TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(tensor.get()));
+    return tensor;
+  }
+  // PyTorch's dispatcher takes longer than small tensors do.
+  char* const bytes = static_cast<char*>(tensor.mutable_data_ptr());
+  parallel_for(
+      0, tensor.nbytes(), 1 << 17, [&](int64_t begin, int64_t end) { std::fill(bytes + begin, bytes + end, 0); });
   return tensor;
 }
 
@@ -271,16 +292,6 @@ Parameter kernel_argument(const Argument& argument) {
 // Pads the ends of axes: two widths each, from the last axis on. Contiguous, while PyTorch's may be channels-last.
 inline Tensor pad(const Tensor& tensor, Span widths, double value = 0) {
   return Tensor(torch::stable::pad(tensor, widths, "constant", value)).contiguous();
-}
-
-inline Tensor multiply_by(const Tensor& tensor, double factor) {
-  return call("aten::mul", "Tensor", tensor, torch::stable::full({}, factor, kDouble));
-}
-
-// Calls function(begin, end) for ranges that together are the integers from `begin` to before `end`, in parallel.
-template <typename Function>
-void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
-  torch::stable::parallel_for(begin, end, grain, function);
 }
 
 // Calls function(T()) with the one of Types that has the dtype.

@@ -317,6 +317,7 @@ struct Attention {
   const CpuInputs& inputs;
   const SizesOf<T> s{inputs};
   const bool cosine = inputs.scale.defined();  // whether queries and keys are normalised here, and queries scaled
+  const T query_scale = static_cast<T>(inputs.query_scale);
   const Tokens<const Data> query{inputs.query}, key{inputs.key}, value{inputs.value}, pooled_key{inputs.pooled_key},
       pooled_value{inputs.pooled_value}, token_weights{inputs.token_weights};
   const PooledBias<T> bias{inputs, s};
@@ -336,7 +337,10 @@ struct QueryPlanes {
   QueryPlanes(const Attention<Data, T, Element>& a, int64_t stride) : a(a), stride(stride) {}
 
   void load(int64_t batch_head, int64_t row, int64_t first, T* target) {
-    if (!a.cosine) return load_planes(a.query, batch_head, row, first, stride, a.s.width, target);
+    if (!a.cosine) {
+      load_planes(a.query, batch_head, row, first, stride, a.s.width, target);
+      return multiply(target, a.query_scale, a.s.channels * stride);
+    }
     load_planes(a.query, batch_head, row, first, stride, a.s.width, unit.data());
     const int64_t head = batch_head % a.s.heads;
     make_unit(unit.data(), inverse_norms.data(), a.s.channels, stride);
@@ -622,10 +626,12 @@ struct BackwardPass {
       group.kept_stride = s.padded_width, group.sums = sums.lanes(), group.outer = pooled_sums.of_next_group();
       differentiate(group);
       pooled_sums.count_group();
-      if (pass.a.cosine)
+      if (pass.a.cosine) {
         differentiate_scaling(group);
-      else
+      } else {
+        multiply(tile.output.data(), pass.a.query_scale, s.channels * kQueries<T>);
         store_planes(grad_token_weights.data(), pass.grad_token_weights, batch_head, row, column, s.width);
+      }
       store_planes(tile.output.data(), pass.grad_query, batch_head, row, column, s.width);
     }
 

@@ -25,7 +25,6 @@ CpuKernels make_kernels() {
   kernels.gated_convolution_backward = gated_convolution::backward;
   kernels.gelu_pool_forward = gelu_pool::forward;
   kernels.gelu_pool_backward = gelu_pool::backward;
-  kernels.has_bfloat16_instructions = true;
   return kernels;
 }
 

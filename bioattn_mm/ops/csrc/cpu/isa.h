@@ -57,7 +57,6 @@ struct CpuKernels {
   SparseCodesBackward* sparse_codes_backward;
   WindowProducts* window_products;
   WindowSums* window_sums;
-  bool has_bfloat16_instructions = false;
 };
 
 namespace isa_default {
@@ -92,8 +91,6 @@ struct OnCpu<kernel, Result (*CpuKernels::*)(First, Types...)> {
 
 template <auto kernel>
 constexpr auto cpu_kernel = OnCpu<kernel>::call;
-
-inline bool has_bfloat16_instructions() { return cpu_kernels(kBFloat16).has_bfloat16_instructions; }
 
 // The instruction set in use: default, avx2, avx512, avx512_bf16 or amx; ATEN_CPU_CAPABILITY lowers it.
 std::string cpu_capability();

@@ -76,6 +76,13 @@ BIOATTN_INLINE void add_scaled(T* y, T factor, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
+// x *= factor
+template <typename T>
+BIOATTN_INLINE void multiply(T* x, T factor, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
 // Adds up parts (N, ...) in order: the elements of the sum from `first` on, as a tensor of its own.
 template <typename T>
 Tensor sum_of_parts(const Tensor& parts, int64_t first, Span sizes) {

@@ -291,13 +291,31 @@ BIOATTN_KERNEL void add_grad_plane(
   *grad_shift = std::accumulate(shift_sum, shift_sum + kPositions, T(0));
 }
 
-// The weights of a convolution, (outputs, inputs, kTaps), as `convolve` reads them, with zeros for missing channels.
-Tensor grouped_weights(const Tensor& weight) {
-  const int64_t outputs = weight.size(0), groups = divide_up(outputs, kGroup);
-  return pad(weight.contiguous(), {0, 0, 0, 0, 0, groups * kGroup - outputs})
-      .view({groups, kGroup, weight.size(1), kTaps})
-      .permute({0, 2, 3, 1})
-      .contiguous();
+template <typename T>
+void scale_to(T* target, const T* source, int64_t size, T factor) {
+  for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
+}
+
+// Copies matrices (rows, columns) to blocks of rows, each (columns, block); the last one is filled up with zeros.
+template <int64_t block, typename T>
+Buffer<T> blocks_of(const T* source, int64_t matrices, int64_t rows, int64_t columns) {
+  const int64_t size = divide_up(rows, block) * block * columns;
+  Buffer<T> blocks(matrices * size);
+  for (int64_t matrix = 0; matrix < matrices; ++matrix)
+    for (int64_t row = 0; row < rows; ++row) {
+      T* target = blocks.data() + matrix * size + row / block * block * columns + row % block;
+      for (int64_t column = 0; column < columns; ++column) target[column * block] = *source++;
+    }
+  return blocks;
+}
+
+// Multiplies rows, and copies them to rows of `stride` elements, which end with zeros.
+template <typename T>
+Buffer<T> rows_of(const T* source, int64_t rows, int64_t columns, int64_t stride, T factor = 1) {
+  Buffer<T> target(rows * stride);
+  for (int64_t row = 0; row < rows; ++row)
+    scale_to(target.data() + row * stride, source + row * columns, columns, factor);
+  return target;
 }
 
 // The inputs that log Phi_p is computed from, and its steps.
@@ -305,19 +323,23 @@ template <typename T>
 struct Position {
   Position(const PeripheralInputs& inputs, const Sizes& s, double eps) : inputs(inputs), s(s), eps(eps) {}
 
+  // The part of the plane's channel that a query needs.
+  const T* window(int64_t query, int64_t channel) const {
+    return plane.data() + channel * s.plane_stride + s.window_start(query);
+  }
+
   // Computes the hidden activations of a query, (stop - start, stride).
   void activate(int64_t query, int64_t start, int64_t stop, T* activation) const {
     for (int64_t channel = start; channel < stop; ++channel, activation += s.stride) {
       const int64_t index = channel * s.tokens + s.window_of(query);
-      const T* window = plane + channel * s.plane_stride + s.window_start(query);
-      compute_activation(s, window, scale[index], shift[index], activation);
+      compute_activation(s, window(query, channel), scale[index], shift[index], activation);
     }
   }
 
   // Computes the hidden activations and their convolution, (head_groups * kGroup, stride); a norm needs no bias.
   void convolve_window(int64_t query, T* activation, T* convolved) const {
     activate(query, 0, s.hidden, activation);
-    convolve(s, activation, s.hidden, weight.const_data_ptr<T>(), convolved, s.head_groups, s.convolved);
+    convolve(s, activation, s.hidden, weight.data(), convolved, s.head_groups, s.convolved);
   }
 
   // Computes the second norm and log Phi_p for a head, from the result of `convolve_window`, as compute_norm.
@@ -328,29 +350,33 @@ struct Position {
   const PeripheralInputs& inputs;
   const Sizes& s;
   const T eps;
-  const Tensor padded_plane = pad(inputs.plane.flatten(1), {0, kPositions});  // (channels, plane_stride)
-  const Tensor weight = grouped_weights(inputs.conv_weight.flatten(2));
-  const T *plane = DataOf{padded_plane}, *scale = DataOf{inputs.scale}, *shift = DataOf{inputs.shift};
+  const Buffer<T> plane =  // (channels, plane_stride)
+      rows_of<T>(DataOf{inputs.plane}, s.hidden, s.plane_stride - kPositions, s.plane_stride);
+  // As `convolve` reads it.
+  const Buffer<T> weight = blocks_of<kGroup, T>(DataOf{inputs.conv_weight}, 1, s.heads, (s.hidden * kTaps));
+  const T *scale = DataOf{inputs.scale}, *shift = DataOf{inputs.shift};
   const T *norm_weight = DataOf{inputs.norm_weight}, *norm_bias = DataOf{inputs.norm_bias};
 };
 
 // Tokens as the second factor of a product over their channels: (B, heads, key_blocks, d, kColumns).
-Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
-  return pad(tokens, {0, 0, 0, s.key_blocks * kColumns - s.tokens})
-      .view({s.batch, s.heads, s.key_blocks, kColumns, s.head_dims})
-      .permute({0, 1, 2, 4, 3})
-      .contiguous();
-}
-
-Tensor rows_of(const Tensor& tokens, const Sizes& s) { return pad(tokens, {0, s.padded_dims - s.head_dims}); }
-
-// The first element of a tensor (B, heads, ...) that belongs to an image and head.
 template <typename T>
-const T* head_of(const Tensor& tensor, int64_t image, int64_t head) {
-  return tensor.const_data_ptr<T>() + image * tensor.stride(0) + head * tensor.stride(1);
+Buffer<T> blocks_of_tokens(const Tensor& tokens, const Sizes& s) {
+  return blocks_of<kColumns, T>(DataOf{tokens}, s.batch * s.heads, s.tokens, s.head_dims);
 }
 
-// Writes the products, (queries, key_stride), of some queries with all keys in `blocks_of`.
+// Tokens (B, heads, H * W, padded_dims).
+template <typename T>
+Buffer<T> rows_of_tokens(const Tensor& tokens, const Sizes& s, double factor = 1) {
+  return rows_of<T>(DataOf{tokens}, s.batch * s.heads * s.tokens, s.head_dims, s.padded_dims, static_cast<T>(factor));
+}
+
+// The part of an array (B, heads, ...) that belongs to an image and head.
+template <typename Array>
+auto* head_of(Array& array, const Sizes& s, int64_t image, int64_t head) {
+  return array.data() + (image * s.heads + head) * (array.size() / (s.batch * s.heads));
+}
+
+// Writes the products, (queries, key_stride), of some queries with all keys in `blocks_of_tokens`.
 template <typename T>
 void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* key_blocks, T* products) {
   multiply(
@@ -358,17 +384,12 @@ void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* ke
       round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns));
 }
 
-// Writes the sums, (queries, padded_dims), of tokens in `rows_of`, weighted by (queries, key_stride).
+// Writes the sums, (queries, padded_dims), of tokens in `rows_of_tokens`, weighted by (queries, key_stride).
 template <typename T>
 void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token_rows, T* sums) {
   multiply(
       weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims, round_up(number, kGroup),
       s.tokens, s.padded_dims);
-}
-
-template <typename T>
-void scale_to(T* target, const T* source, int64_t size, T factor) {
-  for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
 }
 
 // The memory of a thread for one query, flat, and for one block of queries.
@@ -387,7 +408,7 @@ template <typename T>
 void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor& logsumexp) {
   const Sizes s(inputs);
   const Position<T> position(inputs, s, eps);
-  const Tensor keys = blocks_of(inputs.key, s), values = rows_of(inputs.value, s);
+  const Buffer<T> keys = blocks_of_tokens<T>(inputs.key, s), values = rows_of_tokens<T>(inputs.value, s);
   const T* query_data = inputs.query.const_data_ptr<T>();
   T *output_data = output.mutable_data_ptr<T>(), *logsumexp_data = logsumexp.mutable_data_ptr<T>();
   parallel_for(0, divide_up(s.tokens, kQueries), 1, [&](int64_t begin, int64_t end) {
@@ -405,10 +426,10 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
         for (int64_t head = 0; head < s.heads; ++head) {
           const int64_t d = s.head_dims, token = s.token(image, head, first);
           scale_to(work.query.data(), query_data + token * d, queries * d, T(s.logit_scale));
-          multiply_keys(s, work.query.data(), queries, head_of<T>(keys, image, head), logits.data());
+          multiply_keys(s, work.query.data(), queries, head_of(keys, s, image, head), logits.data());
           const T* of_head = log_phi.data() + head * kQueries * s.key_stride;
           compute_softmax(s, of_head, logits.data(), scale.data(), logsumexp_data + token, queries);
-          sum_tokens(s, logits.data(), queries, head_of<T>(values, image, head), work.sums.data());
+          sum_tokens(s, logits.data(), queries, head_of(values, s, image, head), work.sums.data());
           for (int64_t number = 0; number < queries; ++number)
             scale_to(output_data + (token + number) * d, work.sums.data() + number * s.padded_dims, d, scale[number]);
         }
@@ -437,18 +458,10 @@ class Backward {
       compute_convolution_gradients();
       add_position_gradients();
     }
-    grad_.key = grad_key_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
-    grad_.value = grad_value_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
-    grad_.plane =
-        grad_plane_.sum({0}).narrow(1, 0, s_.plane_stride - kPositions).reshape(grad_.plane.sizes()).contiguous();
-    const Tensor weight = grad_weight_.sum({0})
-                              .permute({1, 4, 0, 2, 3, 5})  // heads, hidden channels, rows, columns
-                              .reshape({s_.head_groups * kGroup, s_.hidden_groups * kGroup, 3, 3});
-    grad_.conv_weight =
-        weight.narrow(0, 0, s_.heads).narrow(1, 0, s_.hidden).to(grad_.plane.scalar_type()).contiguous();
-    grad_.norm_weight = grad_norm_weight_.sum({1});
-    grad_.norm_bias = grad_norm_bias_.sum({1});
-    return grad_;  // the output does not depend on conv_bias, whose gradient stays zero
+    store_tokens(grad_key_, grad_.key);
+    store_tokens(grad_value_, grad_.value);
+    store_position_gradients();
+    return grad_;
   }
 
  private:
@@ -488,14 +501,14 @@ class Backward {
         const int64_t queries = std::min(kQueries, queries_ - start), index = row(head, start);
         const int64_t token = s_.token(image, head, first_ + start);
         scale_to(work.query.data(), query + token * d, queries * d, T(s_.logit_scale));
-        multiply_keys(s_, work.query.data(), queries, head_of<T>(key_blocks_, image, head), weights_.data() + index);
+        multiply_keys(s_, work.query.data(), queries, head_of(key_blocks_, s_, image, head), weights_.data() + index);
         std::copy_n(grad_output + token * d, queries * d, work.query.data());
         multiply_keys(
-            s_, work.query.data(), queries, head_of<T>(value_blocks_, image, head), grad_logits_.data() + index);
+            s_, work.query.data(), queries, head_of(value_blocks_, s_, image, head), grad_logits_.data() + index);
         compute_grad_softmax(
             s_, log_phi_.data() + index, logsumexp + token, weights_.data() + index, grad_logits_.data() + index,
             grad_log_phi_.data() + index, queries);
-        sum_tokens(s_, grad_logits_.data() + index, queries, head_of<T>(key_rows_, image, head), work.sums.data());
+        sum_tokens(s_, grad_logits_.data() + index, queries, head_of(key_rows_, s_, image, head), work.sums.data());
         for (int64_t number = 0; number < queries; ++number)
           scale_to(
               grad_query + (token + number) * d, work.sums.data() + number * s_.padded_dims, d, T(s_.logit_scale));
@@ -505,27 +518,25 @@ class Backward {
 
   void add_key_value_gradients(int64_t image) {
     const int64_t ranges = divide_up(s_.tokens, kKeys);
-    T *grad_key = grad_key_.mutable_data_ptr<T>(), *grad_value = grad_value_.mutable_data_ptr<T>();
     parallel_for(0, s_.heads * ranges, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t head = task / ranges, start = task % ranges * kKeys;
         const int64_t rows = round_up(std::min(kKeys, s_.tokens - start), kGroup), index = row(head, 0) + start;
-        const int64_t target = image * grad_key_.stride(0) + head * grad_key_.stride(1) + start * s_.padded_dims;
-        const auto add = [&](const T* weights, const Tensor& tokens, T* sums) {
-          const T* first = head_of<T>(tokens, image, head) + first_ * s_.padded_dims;
+        const auto add = [&](const Buffer<T>& weights, const Buffer<T>& tokens, Buffer<T>& sums) {
+          const T* first = head_of(tokens, s_, image, head) + first_ * s_.padded_dims;
+          T* target = head_of(sums, s_, image, head) + start * s_.padded_dims;
           multiply(
-              weights + index, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims, rows,
+              weights.data() + index, 1, s_.key_stride, first, s_.padded_dims, kColumns, target, s_.padded_dims, rows,
               queries_, s_.padded_dims, /*adds=*/true);
         };
-        add(grad_logits_.data(), query_rows_, grad_key);
-        add(weights_.data(), grad_output_rows_, grad_value);
+        add(grad_logits_, query_rows_, grad_key_);
+        add(weights_, grad_output_rows_, grad_value_);
       }
     });
   }
 
   // Computes the gradients of the second convolution's outputs from those of log Phi_p, and overwrites log Phi_p.
   void compute_convolution_gradients() {
-    T *grad_weight = DataOf{grad_norm_weight_}, *grad_bias = DataOf{grad_norm_bias_};
     parallel_for(0, queries_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number)
         for (int64_t head = 0; head < s_.heads; ++head) {
@@ -533,7 +544,7 @@ class Backward {
           compute_grad_norm(
               s_, grad_log_phi_.data() + index, normalized_.data() + index, position_.norm_weight[head],
               position_.norm_bias[head], inverse_deviation_[head * band_ + number], log_phi_.data() + index,
-              grad_convolved(number, head), grad_weight + sum, grad_bias + sum);
+              grad_convolved(number, head), &grad_norm_weight_[sum], &grad_norm_bias_[sum]);
         }
     });
   }
@@ -543,8 +554,7 @@ class Backward {
   void add_position_gradients() {
     const int64_t slice = divide_up(queries_, kSlices);
     const int64_t weights = s_.head_groups * kGroup * 3 * kGroup * 3;  // the weights of a task
-    T *grad_plane = DataOf{grad_plane_}, *grad_scale = DataOf{grad_.scale}, *grad_shift = DataOf{grad_.shift};
-    double* grad_weight = DataOf{grad_weight_};
+    T *grad_scale = DataOf{grad_.scale}, *grad_shift = DataOf{grad_.shift};
     parallel_for(0, kSlices * s_.hidden_groups, 1, [&](int64_t begin, int64_t end) {
       Buffer<T> activation(kGroup * s_.stride), grad_activation(kGroup * s_.stride), sums(weights * kPositions);
       for (int64_t task = begin; task < end; ++task) {
@@ -556,24 +566,68 @@ class Backward {
           position_.activate(query, start, stop, activation.data());
           convolve(
               s_, grad_convolved(number, 0) - s_.margin, s_.heads,
-              transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data(), 1,
-              s_.window);
+              transposed_weight_.data() + group * s_.heads * kTaps * kGroup, grad_activation.data(), 1, s_.window);
           add_grad_weight(s_, grad_convolved(number, 0), activation.data(), sums.data());
           for (int64_t channel = start; channel < stop; ++channel) {
             const int64_t index = channel * s_.tokens + s_.window_of(query), flat = (channel - start) * s_.stride;
             add_grad_plane(
-                s_, activation.data() + flat, grad_activation.data() + flat,
-                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data(),
-                position_.scale[index],
-                grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
+                s_, activation.data() + flat, grad_activation.data() + flat, position_.window(query, channel),
+                inside_.data(), position_.scale[index],
+                grad_plane_.data() + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
                 grad_scale + index, grad_shift + index);
           }
         }
         for (int64_t index = 0; index < weights; ++index)
           for (int64_t lane = 0; lane < kPositions; ++lane)
-            grad_weight[task * weights + index] += sums[index * kPositions + lane];
+            grad_weight_[task * weights + index] += sums[index * kPositions + lane];
       }
     });
+  }
+
+  // The weights that convolve gradients back, as `convolve` reads them: inputs and outputs are exchanged, and
+  // directions reversed.
+  Buffer<T> transposed_weight() const {
+    const T* weight = DataOf{inputs_.conv_weight};
+    Buffer<T> reversed(s_.hidden * s_.heads * kTaps);
+    for (int64_t head = 0; head < s_.heads; ++head)
+      for (int64_t channel = 0; channel < s_.hidden; ++channel, weight += kTaps)
+        std::reverse_copy(weight, weight + kTaps, reversed.data() + (channel * s_.heads + head) * kTaps);
+    return blocks_of<kGroup>(std::as_const(reversed).data(), 1, s_.hidden, s_.heads * kTaps);
+  }
+
+  // Copies the sums for tokens, which are padded, to their gradients.
+  void store_tokens(const Buffer<T>& sums, const Tensor& gradients) const {
+    T* target = DataOf{gradients};
+    for (int64_t batch_head = 0; batch_head < s_.batch * s_.heads; ++batch_head)
+      for (int64_t token = 0; token < s_.tokens; ++token, target += s_.head_dims)
+        std::copy_n(head_of(sums, s_, 0, batch_head) + token * s_.padded_dims, s_.head_dims, target);
+  }
+
+  // Adds up the gradients of plane, convolution and norm. Those of scale and shift are finished, and the output does
+  // not depend on conv_bias.
+  void store_position_gradients() const {
+    T *plane = DataOf{grad_.plane}, *weight = DataOf{grad_.conv_weight};
+    T *norm_weight = DataOf{grad_.norm_weight}, *norm_bias = DataOf{grad_.norm_bias};
+    const int64_t size = s_.plane_stride - kPositions;
+    for (int64_t row = 0; row < kSlices * s_.hidden; ++row)
+      add_scaled(plane + row % s_.hidden * size, T(1), grad_plane_.data() + row * s_.plane_stride, size);
+    for (int64_t head = 0; head < s_.heads; ++head) {
+      for (int64_t channel = 0; channel < s_.hidden; ++channel)
+        for (int64_t tap = 0; tap < kTaps; ++tap) {
+          double sum = 0;
+          for (int64_t slice = 0; slice < kSlices; ++slice) {
+            const int64_t group = (slice * s_.hidden_groups + channel / kGroup) * s_.head_groups + head / kGroup;
+            const int64_t row = (group * kGroup + channel % kGroup) * 3 + tap / 3;
+            sum += grad_weight_[(row * kGroup + head % kGroup) * 3 + tap % 3];
+          }
+          *weight++ = static_cast<T>(sum);
+        }
+      const auto sum_of = [&](const Buffer<T>& parts) {
+        const T* first = parts.data() + head * s_.tokens;
+        return static_cast<T>(std::accumulate(first, first + s_.tokens, 0.0));
+      };
+      norm_weight[head] = sum_of(grad_norm_weight_), norm_bias[head] = sum_of(grad_norm_bias_);
+    }
   }
 
   const PeripheralInputs& inputs_;
@@ -585,12 +639,12 @@ class Backward {
       kQueries *
       std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries));
   int64_t first_ = 0, queries_ = 0;
-  const Tensor key_blocks_ = blocks_of(inputs_.key, s_), value_blocks_ = blocks_of(inputs_.value, s_);
-  const Tensor key_rows_ = rows_of(inputs_.key, s_), grad_output_rows_ = rows_of(grad_output_, s_);
-  const Tensor query_rows_ = rows_of(multiply_by(inputs_.query, s_.logit_scale), s_);
-  // These weights convolve gradients back: inputs and outputs are exchanged, and directions reversed.
-  const Tensor transposed_weight_ =
-      grouped_weights(call("aten::flip", "", inputs_.conv_weight.flatten(2), Span({2})).permute({1, 0, 2}));
+  const Buffer<T> key_blocks_ = blocks_of_tokens<T>(inputs_.key, s_);
+  const Buffer<T> value_blocks_ = blocks_of_tokens<T>(inputs_.value, s_);
+  const Buffer<T> key_rows_ = rows_of_tokens<T>(inputs_.key, s_);
+  const Buffer<T> grad_output_rows_ = rows_of_tokens<T>(grad_output_, s_);
+  const Buffer<T> query_rows_ = rows_of_tokens<T>(inputs_.query, s_, s_.logit_scale);
+  const Buffer<T> transposed_weight_ = transposed_weight();
   Buffer<T> inside_ = Buffer<T>(round_up(s_.pitch, kPositions));
   // These are of one band: (heads, queries, key_stride), (heads, queries), (queries, head_groups * kGroup, stride).
   Buffer<T> normalized_ = Buffer<T>(s_.heads * band_ * s_.key_stride), log_phi_ = normalized_;
@@ -598,14 +652,12 @@ class Backward {
   Buffer<T> inverse_deviation_ = Buffer<T>(s_.heads * band_);
   Buffer<T> grad_convolved_ = Buffer<T>(band_ * s_.head_groups * kGroup * s_.stride);
   PeripheralInputs grad_ = map(inputs_, zeros_like);
-  const Options options_ = inputs_.plane.options();
-  const Tensor grad_plane_ = zeros({kSlices, s_.hidden, s_.plane_stride}, options_);
-  const Tensor grad_weight_ =
-      zeros({kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3}, options_.dtype(kDouble));
-  const Tensor grad_norm_weight_ = empty({s_.heads, s_.tokens}, options_),
-               grad_norm_bias_ = empty_like(grad_norm_weight_);
-  const Tensor grad_key_ = zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, options_);
-  const Tensor grad_value_ = zeros_like(grad_key_);
+  Buffer<T> grad_plane_ = Buffer<T>(kSlices * s_.hidden * s_.plane_stride);
+  // (kSlices, hidden_groups, head_groups, kGroup of the hidden channels, 3, kGroup of the heads, 3)
+  Buffer<double> grad_weight_ = Buffer<double>(kSlices * s_.hidden_groups * s_.head_groups * kGroup * kGroup * kTaps);
+  Buffer<T> grad_norm_weight_ = Buffer<T>(s_.heads * s_.tokens), grad_norm_bias_ = grad_norm_weight_;
+  Buffer<T> grad_key_ = Buffer<T>(s_.batch * s_.heads * round_up(s_.tokens, kGroup) * s_.padded_dims);
+  Buffer<T> grad_value_ = grad_key_;
 };
 
 }  // namespace
