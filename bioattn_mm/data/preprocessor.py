@@ -16,8 +16,10 @@ def multichannel_preprocessor(
     """A data preprocessor of mmdet or mmseg with a mean for each of any number of channels: theirs take 1 or 3.
 
     Args:
-        host: Its type, such as 'DetDataPreprocessor', which takes the other arguments.
-        mean, std: Mean and standard deviation of each channel, in the order in which the channels are loaded.
+        host: Its type, such as 'DetDataPreprocessor'.
+        mean: Mean of each channel, in the order in which the channels are loaded.
+        std: Standard deviation of each channel.
+        **kwargs: The other arguments of the host.
     """
     preprocessor = MMENGINE_MODELS.build(dict(type=host, **kwargs))
     for name, values in dict(mean=mean, std=std).items():

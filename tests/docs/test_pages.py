@@ -19,6 +19,7 @@ from PIL import Image
 from timm.models import is_model
 
 import bioattn_mm
+from bioattn_mm import registry
 from bioattn_mm.systems.timm_models.timm_registry import MODELS
 from tests.systems.timm_models.classifiers import released_file
 
@@ -54,6 +55,16 @@ def test_every_argument_is_in_the_reference(name: str) -> None:
     text = '\n'.join(inspect.getdoc(base) or '' for base in backbone.__mro__[:-1])
     documented = re.findall(r'^    (\w+): ', text, re.MULTILINE)
     assert not inspect.signature(backbone).parameters.keys() - set(documented)
+
+
+def test_every_name_of_a_config_is_in_the_reference() -> None:
+    text = (ROOT / 'docs' / 'api.md').read_text()
+    names = set(re.findall(r'^::: \S+\.(\w+)$', text, re.MULTILINE))
+    for kind in filter(lambda value: isinstance(value, registry.LateRegistry), vars(registry).values()):
+        kind.import_from_location()
+        late = [kind.get(name) for name in kind.late]
+        ours = {name for name, each in kind.module_dict.items() if each.__module__.startswith('bioattn_mm.')}
+        assert None not in late and not ours - names, f'{kind.name}: {ours - names}'
 
 
 PAGE = """\

@@ -59,7 +59,7 @@ class TimmBackbone(BaseModule):
         with_cp: bool = False,
         in_channels: int = 3,
         init_cfg: dict | list | None = None,
-        **kwargs,
+        **kwargs: object,
     ) -> None:
         super().__init__(init_cfg=init_cfg)
         self.model_name = model_name
