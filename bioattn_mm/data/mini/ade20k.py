@@ -10,7 +10,6 @@ from ..class_names import ADE20K_CLASSES
 from .objects import KINDS
 from .scenes import SURFACES, Scene, draw_scene, save
 
-FOLDER = 'ADEChallengeData2016'  # as the real archive unpacks
 SPLITS = {'training': 'ADE_train_{:08d}', 'validation': 'ADE_val_{:08d}'}
 VALUES = {name: value for value, name in enumerate(ADE20K_CLASSES, start=1)}  # of a pixel in the annotations
 # How likely each kind of object is; those without a class, which stay unlabelled, are rare.

@@ -13,7 +13,6 @@ from ..panoptic import PanopticMap
 from .objects import KINDS
 from .scenes import SURFACES, Instance, Scene, draw_scene, save
 
-FOLDER = 'coco'
 SPLITS = ('train', 'val')
 # The ids of the 80 categories by name, which have gaps.
 CATEGORY_IDS = {

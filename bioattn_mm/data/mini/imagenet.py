@@ -8,7 +8,6 @@ from ..class_names import IMAGENET_CLASSES
 from .objects import KINDS
 from .scenes import draw_single, save
 
-FOLDER = 'imagenet'
 # Names of the files, of the WordNet ID and the number of an image, counted from 1.
 SPLITS = {'train': '{wnid}_{number}.JPEG', 'val': 'ILSVRC2012_val_{number:08d}.JPEG'}
 DRAWN = [kind for kind, what in KINDS.items() if what.imagenet]
