@@ -10,8 +10,7 @@ uses them.
 """
 
 from .add_norm import add_norm
-from .aggregated_attention import aggregated_attention
-from .arguments import AggregatedAttentionInputs
+from .aggregated_attention import AggregatedAttentionInputs, aggregated_attention
 from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
 from .deformable_attention import deformable_attention
 from .gated_convolution import gated_convolution, gated_convolution_reference

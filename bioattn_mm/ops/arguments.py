@@ -1,7 +1,8 @@
 """Checks of the operators' arguments, and what PyTorch's modes make of them."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from functools import wraps
 
 import torch
 from torch import Tensor
@@ -11,20 +12,6 @@ UNCHANGED = nullcontext()
 # Under these keys PyTorch's dispatcher casts.
 AUTOCAST_KEYS = dict(cpu=torch._C.DispatchKey.AutocastCPU, cuda=torch._C.DispatchKey.AutocastCUDA)
 AUTOCAST = torch._C.DispatchKeySet(AUTOCAST_KEYS['cpu']) | torch._C.DispatchKeySet(AUTOCAST_KEYS['cuda'])
-
-
-class AggregatedAttentionInputs(NamedTuple):
-    """The tensors of `aggregated_attention`, which documents them, in the order of its arguments."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    pooled_key: Tensor
-    pooled_value: Tensor
-    window_bias: Tensor
-    pooled_bias: Tensor
-    pooled_bias_rows: Tensor
-    token_weights: Tensor
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
@@ -53,6 +40,20 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager:
         return torch.autocast(device, enabled=False)
     # `torch.autocast` makes ten times as many calls.
     return torch._C._ExcludeDispatchKeyGuard(AUTOCAST)
+
+
+def with_dtypes_of_operators(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Run a function of tensors as the compiled operators: autocast casts, and half precision computes in float32."""
+
+    @wraps(reference)
+    def run(*tensors: Tensor) -> Tensor:
+        dtype = autocast_dtype(tensors[0])
+        compute_dtype = torch.promote_types(dtype, torch.float32)
+        rounded = [tensor.to(autocast_dtype(tensor)) for tensor in tensors]
+        with without_autocast(tensors[0]):
+            return reference(*(t.to(compute_dtype) if t.is_floating_point() else t for t in rounded)).to(dtype)
+
+    return run
 
 
 def window_size_of(offsets: int) -> int:

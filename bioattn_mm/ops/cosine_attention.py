@@ -6,16 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from .aggregated_attention import aggregated_attention, why_not_on_cuda
-from .arguments import (
-    AggregatedAttentionInputs,
-    check_fits,
-    check_offsets,
-    check_table,
-    check_tokens,
-    window_size_of,
-    without_autocast,
-)
+from .aggregated_attention import AggregatedAttentionInputs, aggregated_attention, why_not_on_cuda
+from .arguments import check_fits, check_offsets, check_table, check_tokens, window_size_of, without_autocast
 from .backends import choose_backend
 from .constants import cached_constant
 from .portable import is_traced, is_transformed

@@ -1,12 +1,12 @@
 """Multi-scale deformable attention (Deformable DETR, eq. 3), which pixel decoder and transformer of detectors run."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import check_dtype, check_fits, without_autocast
 from .backends import choose_backend
 from .constants import can_be_kept
-from .reference import samples_of_level
 from .registration import differentiable, needs_backward
 
 NO_ORDER = 'deformable_attention on CUDA sums gradients in any order, and deterministic algorithms are asked for'
@@ -36,7 +36,7 @@ def deformable_attention(
         raise ValueError(f'value must be (B, N, heads, d), got shape {tuple(value.shape)}')
     for name, tensor in dict(value=value, locations=locations, weights=weights).items():
         check_dtype(name, tensor)
-    batch, _, heads, _ = value.shape
+    batch, _, heads, channels = value.shape
     levels, queries, points = shapes.shape[0], *(weights.shape[axis] if weights.dim() == 5 else -1 for axis in (1, 4))
     full = torch.promote_types(value.dtype, torch.float32)
     locations, weights = (t.to(full) if t.dtype.itemsize == 2 else t for t in (locations, weights))
@@ -56,8 +56,12 @@ def deformable_attention(
             )
     if backend != 'reference':
         return differentiable('deformable_attention', value, shapes, locations, weights)
-    output = value.new_zeros(batch, queries, heads, value.shape[3], dtype=full)
+    # PyTorch samples (B * heads, d, H, W), with the outer edges at -1 and 1.
+    grids, weights = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (2 * locations - 1, weights))
+    output = value.new_zeros(batch * heads, channels, queries, dtype=full)
     with without_autocast(value):
-        for level, part in enumerate(value.to(full).split(lengths, 1)):
-            output = output + samples_of_level(part, sizes[level], locations[:, :, :, level], weights[:, :, :, level])
-    return output.to(value.dtype)
+        for level, (part, size) in enumerate(zip(value.to(full).split(lengths, 1), sizes)):
+            maps = part.permute(0, 2, 3, 1).flatten(0, 1).unflatten(2, size)
+            samples = F.grid_sample(maps, grids[:, :, level], 'bilinear', 'zeros', align_corners=False)
+            output = output + (samples * weights[:, None, :, level]).sum(-1)
+    return output.unflatten(0, (batch, heads)).permute(0, 3, 1, 2).to(value.dtype)

@@ -5,32 +5,29 @@ from torch import Tensor
 
 from .portable import is_portable, is_symbol
 
+ALL = slice(None)
 
-def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The bias of all pairs of tokens, (..., query, key), by that of their offsets.
+
+def bias_of_pairs(table: Tensor, grid: tuple[int, int], rows: slice = ALL) -> Tensor:
+    """The bias of all pairs of tokens, (..., query, key), by that of their offsets; or of some rows of queries.
 
     `table` is (..., 2 H - 1, 2 W - 1), with the offsets (query - key) from -(H - 1) and -(W - 1) upwards.
     """
-    if not (is_portable() or any(map(is_symbol, grid))):
-        return bias_of_rows(table, grid, slice(None))
-    # ONNX has no strided views, and torch.compile none whose sizes are left open: one look-up for each axis.
-    for axis, length in zip((-2, -1), grid):
-        table = table.index_select(axis, index_of_offsets(length, table.device).flatten())
-    table = table.unflatten(-1, (grid[1], grid[1])).unflatten(-3, (grid[0], grid[0]))
-    return table.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+    if rows == ALL and (is_portable() or any(map(is_symbol, grid))):
+        # ONNX has no strided views, and torch.compile none whose sizes are left open: one look-up for each axis.
+        for axis, length in zip((-2, -1), grid):
+            table = table.index_select(axis, index_of_offsets(length, table.device).flatten())
+        table = table.unflatten(-1, (grid[1], grid[1])).unflatten(-3, (grid[0], grid[0]))
+        return table.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+    # The part of the table that each query needs, a view (..., rows, W, H, W) with the keys in reversed order.
+    windows = table.unfold(-2, grid[0], 1)[..., rows, :, :].unfold(-2, grid[1], 1)
+    return windows.flip((-2, -1)).flatten(-2).flatten(-3, -2)
 
 
 def index_of_offsets(length: int, device: torch.device) -> Tensor:
     """Index of the offset between each query and key of an axis, among all from -(length - 1) upwards: int64."""
     place = torch.arange(length, device=device)
     return place[:, None] - place + length - 1
-
-
-def bias_of_rows(table: Tensor, grid: tuple[int, int], rows: slice) -> Tensor:
-    """`bias_of_pairs` of the queries in some rows of the grid: (..., rows * W, H * W)."""
-    # The part of the table that each query needs, a view (..., rows, W, H, W) with the keys in reversed order.
-    windows = table.unfold(-2, grid[0], 1)[..., rows, :, :].unfold(-2, grid[1], 1)
-    return windows.flip((-2, -1)).flatten(-2).flatten(-3, -2)
 
 
 def bias_of_queries(table: Tensor, grid: tuple[int, int], queries: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from .arguments import autocast_dtype, check_fits, check_table, check_tokens
 from .backends import choose_backend
+from .chunked_attention import attention_in_chunks
 from .constants import cached_constant
-from .reference import relative_bias_attention_reference
 from .registration import differentiable
-from .relative_bias import index_of_offsets
+from .relative_bias import bias_of_pairs, index_of_offsets, rows_of_pairs
 
 
 def relative_bias_attention(
@@ -59,7 +59,15 @@ def relative_bias_attention(
         pairs = _pairs_of_offsets(height, width, bias.dtype, bias.device) if pairs is None else pairs
         return differentiable('relative_bias_attention', query, key, value, bias, *pairs, scale)[0]
     query, key, value = (tensor.to(autocast_dtype(tensor)) for tensor in (query, key, value))
-    return relative_bias_attention_reference(query, key, value, bias, scale, pairs)
+
+    def bias_of_queries(rows: slice) -> Tensor:
+        if pairs is None:
+            return bias_of_pairs(bias, (height, width), rows)
+        of_rows, weights, columns = pairs
+        part = rows_of_pairs(bias, of_rows[rows], weights[rows]).index_select(3, columns.flatten())
+        return part.unflatten(3, columns.shape).transpose(2, 3).flatten(3).flatten(1, 2)
+
+    return attention_in_chunks(query, key, value, bias_of_queries, scale)
 
 
 @cached_constant

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bioattn_mm.ops import (
+    AggregatedAttentionInputs,
     CosineAttentionInputs,
     add_norm,
     gated_convolution,
@@ -16,7 +17,6 @@ from bioattn_mm.ops import (
     gelu_pool_norm,
     relative_bias_attention,
 )
-from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.check import relative_error
 from bioattn_mm.ops.samples import (
     OPERATORS,

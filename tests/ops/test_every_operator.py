@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from bioattn_mm.ops import chunked_attention, log_cpb, reference
+from bioattn_mm.ops import chunked_attention, log_cpb
 from bioattn_mm.ops.registration import NUM_CAST
 from bioattn_mm.ops.samples import HALF, OPERATORS
 from tests.ops.conftest import (
@@ -30,8 +30,10 @@ from tests.ops.kernels import to_double
 
 NAMES = [name for name in OPERATORS if 'cpu' in OPERATORS[name].dtypes]
 ATTENTION = [name for name in NAMES if 'attention' in name]
-# The package has the function under that name.
-PERIPHERAL = sys.modules[OPERATORS['peripheral_attention'].run.__module__]
+# The package has the functions under those names.
+AGGREGATED, PERIPHERAL = (
+    sys.modules[OPERATORS[f'{name}_attention'].run.__module__] for name in ('aggregated', 'peripheral')
+)
 # Autocast makes no other dtypes of these tensors than one: the layers cast.
 OF_AUTOCAST = [
     (name, dtype)
@@ -118,7 +120,7 @@ def test_half_precision_is_a_format_of_storage(name: str, dtype: torch.dtype, ba
 WEIGHTS = 'MAX_WEIGHTS_PER_CHUNK'
 PYTORCHS = (F, 'scaled_dot_product_attention')
 CHUNKS = [
-    ('aggregated_attention', dict(grid=(9, 6)), (reference, WEIGHTS, 720), (reference, '_attend')),
+    ('aggregated_attention', dict(grid=(9, 6)), (AGGREGATED, WEIGHTS, 720), (AGGREGATED, '_attend')),
     ('relative_bias_attention', dict(grid=(9, 6), heads=3), (chunked_attention, WEIGHTS, 3888), PYTORCHS),
     ('log_cpb_table', dict(columns=37, hidden=10), (log_cpb, 'MAX_HIDDEN_PER_CHUNK', 740), (F, 'linear')),
     *(

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm import ops
-from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.peripheral_attention import log_phi
 from bioattn_mm.ops.portable import portable_formulas
 from bioattn_mm.ops.samples import OPERATORS
@@ -48,7 +47,7 @@ def window_av(weights: Tensor, value: Tensor, backend: None = None) -> Tensor:
 
 def aggregated(*inputs: Tensor, backend: None = None) -> Tensor:
     """Equations 10 to 14 of TransNeXt."""
-    x = AggregatedAttentionInputs(*inputs)
+    x = ops.AggregatedAttentionInputs(*inputs)
     pooled = torch.einsum('bhwnd,bpqnd->bhwnpq', x.query, x.pooled_key)
     pooled = pooled + x.pooled_bias[:, x.pooled_bias_rows].permute(1, 3, 0, 2, 4)  # (H, W, heads, Ph, Pw)
     logits = torch.cat((window_qk(x.query, x.key, x.window_bias), pooled.flatten(4)), dim=-1)

@@ -70,7 +70,7 @@ class AggregatedAttention(MapsOfAggregation, nn.Module):
 
     Source: TransNeXt (Shi, CVPR 2024). Eq. 10, the similarities, and the scale in eq. 12 are those of `scale`;
     eq. 11, the bias, is `window_bias` of the window and `position_bias` of the pooled keys; the softmax of eq. 12,
-    eq. 13, eq. 14 and the release's bias of Q T are the operator's: `_attend` in ops/reference.py has the formulas.
+    eq. 13, eq. 14 and the release's bias of Q T are the operator's: see `_attend` in ops/aggregated_attention.py.
 
     Args:
         embed_dims: Width of the tokens.
