@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bioattn_mm.ops import CosineAttentionInputs, gated_convolution
+from bioattn_mm.ops import gated_convolution
+from bioattn_mm.ops.cosine_attention import normalised
 from bioattn_mm.ops.relative_bias import bias_of_pairs
 from bioattn_mm.systems.common.heads import split_heads
 from bioattn_mm.systems.convit import GPSA
@@ -33,7 +34,7 @@ Grid = tuple[int, int]
 
 def unfolded_attention(*tensors: Tensor, **by_name: Tensor) -> Tensor:
     """Aggregated attention; the k * k window keys and values of every query are copied side by side."""
-    inputs = CosineAttentionInputs(*tensors, **by_name).normalised()
+    inputs = normalised(*tensors, **by_name)
     batch, height, width, heads, channels = inputs.query.shape
     window = round(inputs.window_bias.shape[1] ** 0.5)
 

@@ -11,7 +11,7 @@ uses them.
 
 from .add_norm import add_norm
 from .aggregated_attention import AggregatedAttentionInputs, aggregated_attention
-from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
+from .cosine_attention import cosine_attention, log_num_keys, unit_vectors
 from .deformable_attention import deformable_attention
 from .gated_convolution import gated_convolution, gated_convolution_reference
 from .gelu_pool import gelu_pool, gelu_pool_norm
@@ -23,7 +23,6 @@ from .sparse_codes import sparse_codes
 
 __all__ = [
     'AggregatedAttentionInputs',
-    'CosineAttentionInputs',
     'add_norm',
     'aggregated_attention',
     'cosine_attention',

@@ -1,7 +1,5 @@
 """Aggregated attention from the projections on: normalised and scaled queries, normalised keys, learnable tokens."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
@@ -17,50 +15,42 @@ from .relative_bias import bias_of_table
 SMALLEST_NORM = 1e-6
 
 
-class CosineAttentionInputs(NamedTuple):
-    """The tensors of `cosine_attention`, which documents them, in the order of its arguments."""
-
-    query: Tensor
-    key_value: Tensor
-    pooled_key_value: Tensor
-    scale: Tensor
-    query_embedding: Tensor
-    window_bias: Tensor
-    pooled_bias: Tensor
-    pooled_bias_rows: Tensor
-    pooled_bias_weights: Tensor
-    pooled_bias_columns: Tensor
-    tokens: Tensor
-    token_bias: Tensor
-
-    def normalised(self) -> AggregatedAttentionInputs:
-        """The tensors that `aggregated_attention` takes."""
-        dtype, unit_query = self.query.dtype, unit_vectors(self.query)
-        key, value = self.key_value.unbind(3)
-        pooled_key, pooled_value = self.pooled_key_value.unbind(3)
-        num_pooled = self.pooled_key_value.shape[1] * self.pooled_key_value.shape[2]
-        window_size = window_size_of(self.window_bias.shape[1])
-        log_number = log_num_keys(
-            tuple(self.query.shape[1:3]), window_size, num_pooled, self.scale.dtype, self.query.device
-        )
-        scale = self.scale[:, None] * log_number
-        # This is torch.einsum('bhwnd,ndk->bhwnk'), which would be slow in ONNX files.
-        queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
-        token_weights = (queries_of_heads @ self.tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
-        pooled_bias, rows = bias_of_table(
-            self.pooled_bias, self.pooled_bias_rows, self.pooled_bias_weights, self.pooled_bias_columns
-        )
-        return AggregatedAttentionInputs(
-            query=((unit_query + self.query_embedding) * scale).to(dtype),
-            key=unit_vectors(key),
-            value=value,
-            pooled_key=unit_vectors(pooled_key),
-            pooled_value=pooled_value,
-            window_bias=self.window_bias.to(dtype),
-            pooled_bias=pooled_bias.to(dtype),
-            pooled_bias_rows=rows,
-            token_weights=(token_weights + self.token_bias).to(dtype),
-        )
+def normalised(
+    query: Tensor,
+    key_value: Tensor,
+    pooled_key_value: Tensor,
+    scale: Tensor,
+    query_embedding: Tensor,
+    window_bias: Tensor,
+    pooled_bias: Tensor,
+    pooled_bias_rows: Tensor,
+    pooled_bias_weights: Tensor,
+    pooled_bias_columns: Tensor,
+    tokens: Tensor,
+    token_bias: Tensor,
+) -> AggregatedAttentionInputs:
+    """The tensors that `aggregated_attention` takes, from those of `cosine_attention`."""
+    dtype, unit_query = query.dtype, unit_vectors(query)
+    key, value = key_value.unbind(3)
+    pooled_key, pooled_value = pooled_key_value.unbind(3)
+    num_pooled = pooled_key_value.shape[1] * pooled_key_value.shape[2]
+    window_size = window_size_of(window_bias.shape[1])
+    log_number = log_num_keys(tuple(query.shape[1:3]), window_size, num_pooled, scale.dtype, query.device)
+    # This is torch.einsum('bhwnd,ndk->bhwnk'), which would be slow in ONNX files.
+    queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
+    token_weights = (queries_of_heads @ tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
+    pooled_bias, rows = bias_of_table(pooled_bias, pooled_bias_rows, pooled_bias_weights, pooled_bias_columns)
+    return AggregatedAttentionInputs(
+        query=((unit_query + query_embedding) * (scale[:, None] * log_number)).to(dtype),
+        key=unit_vectors(key),
+        value=value,
+        pooled_key=unit_vectors(pooled_key),
+        pooled_value=pooled_value,
+        window_bias=window_bias.to(dtype),
+        pooled_bias=pooled_bias.to(dtype),
+        pooled_bias_rows=rows,
+        token_weights=(token_weights + token_bias).to(dtype),
+    )
 
 
 @cached_constant
@@ -165,9 +155,6 @@ def cosine_attention(
     Returns:
         (B, H, W, heads, d) in the dtype of `query`.
     """
-    projections, scaling = (query, key_value, pooled_key_value), (scale, query_embedding)
-    bias = window_bias, pooled_bias, pooled_bias_rows, pooled_bias_weights, pooled_bias_columns
-    inputs = CosineAttentionInputs(*projections, *scaling, *bias, tokens, token_bias)
     check_tokens('query', query)
     batch, height, width, heads, channels = query.shape
     offsets = check_offsets('window_bias', window_bias, '(heads, k * k)')
@@ -182,7 +169,8 @@ def cosine_attention(
         key_value=(key_value, (batch, height, width, 2, heads, channels)),
         pooled_key_value=(pooled_key_value, (batch, pooled_height, pooled_width, 2, heads, channels)),
     )
-    check_table('pooled_bias', query, (pooled_height, pooled_width), *bias[1:])
+    table = pooled_bias, pooled_bias_rows, pooled_bias_weights, pooled_bias_columns
+    check_table('pooled_bias', query, (pooled_height, pooled_width), *table)
     check_fits(
         'query',
         query,
@@ -193,8 +181,10 @@ def cosine_attention(
         tokens=(tokens, (heads, channels, offsets)),
         token_bias=(token_bias, (heads, offsets)),
     )
+    projections, scaling = (query, key_value, pooled_key_value), (scale, query_embedding)
+    inputs = *projections, *scaling, window_bias, *table, tokens, token_bias
     unsupported = why_not_on_cuda(query, query.dtype, window_bias.shape[1])
     if choose_backend(query.device, backend, unsupported) == 'reference':
         with without_autocast(query):
-            return aggregated_attention(*inputs.normalised(), backend='reference')
+            return aggregated_attention(*normalised(*inputs), backend='reference')
     return differentiable('cosine_attention', *inputs, needs_backward(*inputs))[0]

@@ -1,6 +1,8 @@
 """The operators as their kernels are tested: with tensors, tolerances and places of their own."""
 
+import inspect
 import random
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,8 +12,8 @@ from torch import Tensor
 
 from bioattn_mm.ops import (
     AggregatedAttentionInputs,
-    CosineAttentionInputs,
     add_norm,
+    cosine_attention,
     gated_convolution,
     gelu_pool,
     gelu_pool_norm,
@@ -29,6 +31,9 @@ from bioattn_mm.ops.samples import (
 from tests.ops.conftest import Place
 
 EPS = 1e-3
+CosineAttentionInputs = namedtuple(
+    'CosineAttentionInputs', [name for name in inspect.signature(cosine_attention).parameters if name != 'backend']
+)
 
 
 def aggregated_attention_inputs(

@@ -15,7 +15,14 @@ from bioattn_mm.ops.peripheral_attention import log_phi
 from bioattn_mm.ops.portable import portable_formulas
 from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import CAPABILITIES, IN_USE, Place, capability, check_any_number_of_threads, needs_library
-from tests.ops.kernels import KERNELS, aggregated_attention_inputs, check, cosine_attention_inputs, inputs_of
+from tests.ops.kernels import (
+    KERNELS,
+    CosineAttentionInputs,
+    aggregated_attention_inputs,
+    check,
+    cosine_attention_inputs,
+    inputs_of,
+)
 
 FLOAT64, FLOAT32, FLOAT16, BFLOAT16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 GATE = 'gate after a linear layer'
@@ -62,7 +69,7 @@ def sums_of_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def aggregated_of_unit_vectors(*inputs: Tensor, backend: None = None) -> Tensor:
-    x = ops.CosineAttentionInputs(*inputs)
+    x = CosineAttentionInputs(*inputs)
     unit_query = F.normalize(x.query, dim=-1)
     rows, columns = torch.tensor([2, 3, 2]), torch.tensor([2, 3, 3, 3, 2])  # of the window inside of a grid of 3 x 5
     number_of_keys = (rows[:, None] * columns + 4.0)[:, :, None, None]

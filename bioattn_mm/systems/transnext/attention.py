@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ...ops import (
     AggregatedAttentionInputs,
-    CosineAttentionInputs,
     cosine_attention,
     gelu_pool,
     relative_bias_attention,
     unit_vectors,
 )
 from ...ops.arguments import autocast_dtype
+from ...ops.cosine_attention import normalised
 from ...ops.gelu_pool import average_pool
 from ...ops.portable import is_portable, is_symbol
 from ...registry import MODELS
@@ -57,7 +57,7 @@ class ScaledCosineQuery(nn.Module):
 
     def logit_factors(self, projections: dict[str, Tensor]) -> AggregatedAttentionInputs:
         """What `aggregated_attention` takes, such as scaled queries and normalised keys; arguments as in `attend`."""
-        return CosineAttentionInputs(**projections, **self._scaling()).normalised()
+        return normalised(**projections, **self._scaling())
 
     def _scaling(self) -> dict[str, Tensor]:
         scale = F.softplus(full_precision(self.temperature))
