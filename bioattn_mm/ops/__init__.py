@@ -1,19 +1,15 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
 A `ValueError` says which arguments do not fit each other, or the backend that was asked for (`choose_backend`).
-The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
-`gated_convolution`, `gelu_pool`, on a GPU `gelu_pool_norm`, `log_cpb_table` and `add_norm`; those of GAB for plain
-ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`, those of VARS-D and VARS-SD `sparse_codes`;
-DINO and Mask2Former run `deformable_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to
-build other attention layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `DynamicBiasAttention`,
-uses them.
+docs/operators.md has what each computes, and for which systems. `sliding_window_qk` and `sliding_window_av` are there
+to build other attention layers from, like the operators of `mmcv.ops`: `DynamicBiasAttention` is one.
 """
 
 from .add_norm import add_norm
 from .aggregated_attention import AggregatedAttentionInputs, aggregated_attention
 from .cosine_attention import cosine_attention, log_num_keys, unit_vectors
 from .deformable_attention import deformable_attention
-from .gated_convolution import gated_convolution, gated_convolution_reference
+from .gated_convolution import gated_convolution
 from .gelu_pool import gelu_pool, gelu_pool_norm
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
@@ -28,7 +24,6 @@ __all__ = [
     'cosine_attention',
     'deformable_attention',
     'gated_convolution',
-    'gated_convolution_reference',
     'gelu_pool',
     'gelu_pool_norm',
     'log_cpb_table',

@@ -1,6 +1,7 @@
 """Attention in PyTorch with any bias, for some rows of queries after the other, so that memory stays bounded."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -56,14 +57,9 @@ def attention_in_chunks(
     weights_per_chunk = chunk_numel(query.device, MAX_WEIGHTS_PER_CHUNK)
     rows_per_chunk = max(1, weights_per_chunk // max(1, batch * heads * width * key.shape[2]))
     # Transforms of torch.func know no checkpoints: they keep all weights.
-    again = torch.is_grad_enabled() and rows_per_chunk < height and not is_transformed()
-    if again:  # their gradients are sums over the chunks, for which half precision is not exact enough
+    if torch.is_grad_enabled() and rows_per_chunk < height and not is_transformed():
+        # The gradients of keys and values are sums over the chunks, for which half precision is not exact enough.
         key, value = (tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (key, value))
-    output = []
-    for top in range(0, height, rows_per_chunk):
-        rows = slice(top, top + rows_per_chunk)
-        if again:
-            output.append(checkpoint(attend_from, query, rows, use_reentrant=False, preserve_rng_state=False))
-        else:
-            output.append(attend_from(query, rows))
-    return torch.cat(output, dim=1).reshape(query.shape)
+        attend_from = partial(checkpoint, attend_from, use_reentrant=False, preserve_rng_state=False)
+    chunks = [slice(top, top + rows_per_chunk) for top in range(0, height, rows_per_chunk)]
+    return torch.cat([attend_from(query, rows) for rows in chunks], dim=1).reshape(query.shape)

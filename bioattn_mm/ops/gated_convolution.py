@@ -36,7 +36,10 @@ def gated_convolution(
         return differentiable('gated_convolution', x, x_bias, weight, bias)
     x = x if x_bias is None else x + x_bias.to(x.dtype)
     with without_autocast(x):
-        return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
+        gate, features = x.chunk(2, dim=-1)
+        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+        gate = F.conv2d(gate.permute(0, 3, 1, 2), weight, bias, padding=1, groups=weight.shape[0])
+        return F.gelu(gate.permute(0, 2, 3, 1)) * features
 
 
 def _unsupported(x: Tensor) -> str | None:
@@ -49,10 +52,3 @@ def _unsupported(x: Tensor) -> str | None:
     if x.dtype == torch.float64:
         return 'gated_convolution on CUDA takes float32, float16 and bfloat16, got float64'
     return f'gated_convolution on CUDA takes an even number of channels, got {channels}' if channels % 2 else None
-
-
-def gated_convolution_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same in PyTorch; `weight` and `bias` in the dtype of `x`, or under autocast in any."""
-    gate, features = x.chunk(2, dim=-1)
-    gate = F.conv2d(gate.permute(0, 3, 1, 2), weight, bias, padding=1, groups=weight.shape[0])
-    return F.gelu(gate.permute(0, 2, 3, 1)) * features

@@ -1,6 +1,7 @@
 """Peripheral attention of PerViT: content-based attention, weighted by position-based attention."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -101,14 +102,10 @@ def peripheral_attention(
         bias = without_maximum(log_phi(position, rows, columns))
         return attend(query, keys.to(query.dtype), values.to(query.dtype), bias)
 
-    outputs = []
-    for queries, rows, columns in query_chunks((height, width), heads, channels, batch, query.device):
-        chunk = query[:, :, queries], rows, columns
-        if torch.is_grad_enabled():  # no tensor of all pairs of tokens, in the backward pass either
-            outputs.append(checkpoint(attend_chunk, *chunk, use_reentrant=False, preserve_rng_state=False))
-        else:
-            outputs.append(attend_chunk(*chunk))
-    return torch.cat(outputs, dim=2)
+    if torch.is_grad_enabled():  # no tensor of all pairs of tokens, in the backward pass either
+        attend_chunk = partial(checkpoint, attend_chunk, use_reentrant=False, preserve_rng_state=False)
+    chunks = query_chunks((height, width), heads, channels, batch, query.device)
+    return torch.cat([attend_chunk(query[:, :, queries], *place) for queries, *place in chunks], dim=2)
 
 
 def log_phi(position: Sequence[Tensor | float], rows: slice, columns: slice) -> Tensor:
