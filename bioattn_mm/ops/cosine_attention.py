@@ -75,9 +75,8 @@ def unit_vectors(x: Tensor) -> Tensor:
     """
     full = x.to(torch.promote_types(x.dtype, torch.float32))
     # A compiler finds a backward pass of its own, and torch.compile fails at this one where sizes are symbols.
-    if full.requires_grad and not is_traced():
-        unit, _ = _UnitVectors.apply(full) if is_transformed() else apply(_UnitVectors, full)
-        return unit.to(x.dtype)
+    if full.requires_grad and not (is_traced() or is_transformed()):
+        return apply(_UnitVectors, full)[0].to(x.dtype)
     # F.normalize, which in ONNX files repeats the norm for every channel.
     return (full / full.norm(dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)).to(x.dtype)
 
@@ -85,17 +84,13 @@ def unit_vectors(x: Tensor) -> Tensor:
 class _UnitVectors(torch.autograd.Function):
     """Unit vectors and norms, with a backward pass of a third as many launches as PyTorch's."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: FunctionCtx, x: Tensor) -> tuple[Tensor, Tensor]:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)
-        return x / norm, norm
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*outputs)
+        unit = x / norm
+        ctx.save_for_backward(unit, norm)
         ctx.set_materialize_grads(False)
+        return unit, norm
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor | None, grad_norm: Tensor | None) -> Tensor:

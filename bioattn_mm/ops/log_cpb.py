@@ -64,15 +64,15 @@ def log_cpb_table(
     if choose_backend(vertical.device, backend) != 'reference':
         return differentiable('log_cpb_table', vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
     with without_autocast(vertical):
-        return _log_cpb_table_reference(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
+        if not mlps:
+            return _table_of_mlp(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
+        of_each = zip(hidden_weight, hidden_bias, weight, bias)
+        return torch.stack([_table_of_mlp(vertical, horizontal, *layers) for layers in of_each])
 
 
-def _log_cpb_table_reference(
+def _table_of_mlp(
     vertical: Tensor, horizontal: Tensor, hidden_weight: Tensor, hidden_bias: Tensor, weight: Tensor, bias: Tensor
 ) -> Tensor:
-    if weight.dim() == 3:
-        mlps = zip(hidden_weight, hidden_bias, weight, bias)
-        return torch.stack([_log_cpb_table_reference(vertical, horizontal, *layers) for layers in mlps])
     # The first layer is a sum of a term for each axis.
     vertical = torch.addcmul(hidden_bias, vertical[:, None], hidden_weight[:, 0])  # (R, hidden)
     horizontal = torch.outer(horizontal, hidden_weight[:, 1])  # (C, hidden)

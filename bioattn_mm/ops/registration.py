@@ -6,6 +6,8 @@ the results of both look like, by which PyTorch traces and compiles without runn
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -160,25 +162,21 @@ def differentiable(name: str, *arguments: Tensor | float | None) -> Tensor | tup
 
     In transforms of torch.func PyTorch would find none, and it would take derivatives in forward mode for zero.
     """
-    operator = getattr(torch.ops.bioattn_mm, name).default
     # A graph has the operator, not what is called in training; torch.jit could not save the latter.
     if is_traced():
-        return operator(*arguments)
-    arguments = _cast(name, arguments)
+        return getattr(torch.ops.bioattn_mm, name).default(*arguments)
+    arguments, function = _cast(name, arguments), FUNCTIONS[name]
     if torch._C._are_functorch_transforms_active():
-        return FUNCTIONS[name].apply(*arguments)
+        return function.apply(*arguments)
     if needs_backward(*arguments) or forward_ad._current_level >= 0:
-        return apply(FUNCTIONS[name], *arguments)
-    with torch._C._ExcludeDispatchKeyGuard(BELOW_AUTOGRAD):
-        return operator(*arguments)
+        return apply(function, *arguments)
+    return function.forward(*arguments)
 
 
 def call(name: str, *arguments: Tensor | float | None) -> tuple[Tensor, ...]:
     """Call an operator where nothing looks into what runs, and its arguments have the dtypes of its kernels."""
-    if torch.is_grad_enabled():
-        return apply(FUNCTIONS[name], *arguments)
-    with torch._C._ExcludeDispatchKeyGuard(BELOW_AUTOGRAD):
-        return getattr(torch.ops.bioattn_mm, name).default(*arguments)
+    function = FUNCTIONS[name]
+    return apply(function, *arguments) if torch.is_grad_enabled() else function.forward(*arguments)
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor | tuple[Tensor, ...]:
@@ -277,16 +275,12 @@ def register(name: str) -> None:
     torch.library.register_autograd(f'bioattn_mm::{name}', backward, setup_context=save)
     torch.library.register_autograd(f'bioattn_mm::{name}_backward', backward_again)
 
-    def cast_and_call(*arguments: object) -> Tensor | tuple[Tensor, ...]:
-        cast = _cast(name, arguments)
-        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
-            return operator(*cast)
+    for device, each in product(('CPU', 'CUDA'), shapes) if name in NUM_CAST else ():
+        LIBRARY.impl(each, partial(_cast_and_call, each), f'Autocast{device}')
 
-    def call_backward(*arguments: object) -> Tensor | tuple[Tensor, ...]:
-        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
-            return backward_operator(*arguments)
 
-    # PyTorch's own function would cast all arguments, and to one dtype for good.
-    for device in ('CPU', 'CUDA') if name in NUM_CAST else ():
-        LIBRARY.impl(name, cast_and_call, f'Autocast{device}')
-        LIBRARY.impl(f'{name}_backward', call_backward, f'Autocast{device}')
+def _cast_and_call(name: str, *arguments: object) -> Tensor | tuple[Tensor, ...]:
+    """An operator under autocast: PyTorch's own function would cast all arguments, and to one dtype for good."""
+    cast = _cast(name, arguments)
+    with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
+        return getattr(torch.ops.bioattn_mm, name).default(*cast)
