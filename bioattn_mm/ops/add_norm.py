@@ -45,9 +45,8 @@ def add_norm(
     if x.dim() != 4:
         raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
     check_dtype('x', x)
-    of_channels = {
-        name: (t, x.shape[3:]) for name, t in dict(weight=weight, bias=bias, branch_bias=branch_bias).items()
-    }
+    channels = x.shape[3:]
+    of_channels = dict(weight=(weight, channels), bias=(bias, channels), branch_bias=(branch_bias, channels))
     check_fits('x', x, x.dtype, branch=(branch, x.shape), **of_channels)
     full = torch.promote_types(x.dtype, torch.float32)
     check_fits('x', x, full, factor=(factor, x.shape[:1]))

@@ -78,9 +78,7 @@ def aggregated_attention(
     Returns:
         (B, H, W, heads, d) in the dtype of the arguments, or of autocast.
     """
-    inputs = AggregatedAttentionInputs(
-        query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
-    )
+    inputs = query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
     check_tokens('query', query)
     batch, height, width, heads, channels = query.shape
     offsets = check_offsets('window_bias', window_bias, '(heads, k * k)')

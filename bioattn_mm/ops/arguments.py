@@ -32,14 +32,12 @@ def is_autocast(device: str) -> bool:
 def without_autocast(tensor: Tensor) -> AbstractContextManager:
     """Context without autocast on a tensor's device; the device meta has none."""
     device = 'cpu' if tensor.is_meta else tensor.device.type
-    if torch.compiler.is_compiling():  # the graph may run under autocast
-        return torch.autocast(device, enabled=False)
-    if not torch.is_autocast_enabled(device):
-        return UNCHANGED
-    if device not in AUTOCAST_KEYS:
-        return torch.autocast(device, enabled=False)
-    # `torch.autocast` makes ten times as many calls.
-    return torch._C._ExcludeDispatchKeyGuard(AUTOCAST)
+    if not torch.compiler.is_compiling():  # a graph may run under autocast
+        if not torch.is_autocast_enabled(device):
+            return UNCHANGED
+        if device in AUTOCAST_KEYS:  # `torch.autocast` makes ten times as many calls
+            return torch._C._ExcludeDispatchKeyGuard(AUTOCAST)
+    return torch.autocast(device, enabled=False)
 
 
 def with_dtypes_of_operators(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -176,8 +176,7 @@ def cosine_attention(
         tokens=(tokens, (heads, channels, offsets)),
         token_bias=(token_bias, (heads, offsets)),
     )
-    projections, scaling = (query, key_value, pooled_key_value), (scale, query_embedding)
-    inputs = *projections, *scaling, window_bias, *table, tokens, token_bias
+    inputs = query, key_value, pooled_key_value, scale, query_embedding, window_bias, *table, tokens, token_bias
     unsupported = why_not_on_cuda(query, query.dtype, window_bias.shape[1])
     if choose_backend(query.device, backend, unsupported) == 'reference':
         with without_autocast(query):

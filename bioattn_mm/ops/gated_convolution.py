@@ -28,10 +28,8 @@ def gated_convolution(
         raise ValueError(f'x must be (B, H, W, 2 C), got shape {tuple(x.shape)}')
     check_dtype('x', x)
     channels, dtype = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
-    parameters = dict(
-        weight=(weight, (channels, 1, 3, 3)), bias=(bias, (channels,)), x_bias=(x_bias, (2 * channels,))
-    )
-    check_fits('x', x, dtype, **parameters)
+    of_convolution = dict(weight=(weight, (channels, 1, 3, 3)), bias=(bias, (channels,)))
+    check_fits('x', x, dtype, **of_convolution, x_bias=(x_bias, (2 * channels,)))
     if choose_backend(x.device, backend, _unsupported(x)) != 'reference':
         return differentiable('gated_convolution', x, x_bias, weight, bias)
     x = x if x_bias is None else x + x_bias.to(x.dtype)

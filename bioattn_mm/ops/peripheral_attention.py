@@ -75,9 +75,6 @@ def peripheral_attention(
         raise ValueError(f'scale is for a grid of {height} x {width} tokens, but query has {tokens}')
     check_fits('query', query, None, key=(key, query.shape), value=(value, query.shape))
     full = torch.promote_types(query.dtype, torch.float32)
-    of_norm = dict(
-        conv_bias=(conv_bias, (heads,)), norm_weight=(norm_weight, (heads,)), norm_bias=(norm_bias, (heads,))
-    )
     check_fits(
         'query',
         query,
@@ -86,7 +83,9 @@ def peripheral_attention(
         scale=(scale, scale.shape),
         shift=(shift, scale.shape),
         conv_weight=(conv_weight, (heads, channels, 3, 3)),
-        **of_norm,
+        conv_bias=(conv_bias, (heads,)),
+        norm_weight=(norm_weight, (heads,)),
+        norm_bias=(norm_bias, (heads,)),
     )
     position = plane, scale, shift, conv_weight, conv_bias, norm_weight, norm_bias, eps
     if choose_backend(query.device, backend) == 'cpu':
