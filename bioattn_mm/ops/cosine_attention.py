@@ -10,7 +10,7 @@ from .backends import choose_backend
 from .constants import cached_constant
 from .portable import is_traced, is_transformed
 from .registration import apply, differentiable, needs_backward
-from .relative_bias import bias_of_table
+from .relative_bias_attention import bias_of_table
 
 SMALLEST_NORM = 1e-6
 

@@ -34,7 +34,7 @@ from bioattn_mm.analysis.models import PRETRAINED, build_backbone, numbered, tim
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
-from bioattn_mm.ops.relative_bias import bias_of_queries
+from bioattn_mm.ops.relative_bias_attention import bias_of_queries
 from bioattn_mm.systems.gab import GABSwin, GABViT
 from bioattn_mm.training.config.loading import read_config
 from bioattn_mm.training.installed import find_config

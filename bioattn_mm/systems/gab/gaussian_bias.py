@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ...errors import InputError
 from ...ops.constants import cached_constant
-from ...ops.relative_bias import bias_of_pairs
+from ...ops.relative_bias_attention import bias_of_pairs
 from ..common.grid import Grid
 
 

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ...ops import relative_bias_attention
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
-from ...ops.relative_bias import bias_of_queries
+from ...ops.relative_bias_attention import bias_of_queries, relative_bias_attention
 from ..common.arguments import head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.grid import Grid

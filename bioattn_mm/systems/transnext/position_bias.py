@@ -12,7 +12,7 @@ from ...ops import log_cpb_table
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
 from ...ops.portable import cells_of_axis, is_same_grid, is_symbol, size_of_cells
-from ...ops.relative_bias import bias_of_table, columns_of_pairs
+from ...ops.relative_bias_attention import bias_of_table, columns_of_pairs
 from ...registry import MODELS
 from ..common.arguments import weight_and_bias
 from ..common.grid import Grid
