@@ -6,14 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import (
-    autocast_dtype,
-    check_fits,
-    check_offsets,
-    check_tokens,
-    window_size_of,
-    with_dtypes_of_operators,
-)
+from .arguments import autocast_dtype, check_fits, check_offsets, check_tokens, window_size_of, with_operator_dtypes
 from .backends import choose_backend
 from .chunked_attention import chunk_numel
 from .portable import is_exported, is_portable
@@ -120,7 +113,7 @@ def why_not_on_cuda(query: Tensor, dtype: torch.dtype, offsets: int) -> str | No
     return None
 
 
-@with_dtypes_of_operators
+@with_operator_dtypes
 def _reference(*tensors: Tensor) -> Tensor:
     inputs = AggregatedAttentionInputs(*tensors)
     window_size = window_size_of(inputs.window_bias.shape[1])

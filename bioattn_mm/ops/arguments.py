@@ -40,7 +40,7 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager:
     return torch.autocast(device, enabled=False)
 
 
-def with_dtypes_of_operators(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def with_operator_dtypes(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Run a function of tensors as the compiled operators: autocast casts, and half precision computes in float32."""
 
     @wraps(reference)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import check_fits, check_offsets, check_tokens, window_size_of, with_dtypes_of_operators
+from .arguments import check_fits, check_offsets, check_tokens, window_size_of, with_operator_dtypes
 from .backends import choose_backend
 from .registration import differentiable
 
@@ -57,14 +57,14 @@ def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None
     return differentiable('sliding_window_av', weights, value)
 
 
-@with_dtypes_of_operators
+@with_operator_dtypes
 def _qk_reference(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     window_size = window_size_of(bias.shape[-1])
     logits = window_products(query, pad_for_windows(key, window_size), window_size) + bias
     return logits.masked_fill(outside_of_windows(query, window_size), float('-inf'))
 
 
-@with_dtypes_of_operators
+@with_operator_dtypes
 def _av_reference(weights: Tensor, value: Tensor) -> Tensor:
     window_size = window_size_of(weights.shape[-1])
     weights = weights.masked_fill(outside_of_windows(value, window_size), 0)

@@ -8,13 +8,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ...errors import InputError
-from ...ops import (
-    AggregatedAttentionInputs,
-    cosine_attention,
-    gelu_pool,
-    relative_bias_attention,
-    unit_vectors,
-)
+from ...ops import AggregatedAttentionInputs, cosine_attention, gelu_pool, relative_bias_attention, unit_vectors
 from ...ops.arguments import autocast_dtype
 from ...ops.cosine_attention import normalised
 from ...ops.gelu_pool import average_pool
