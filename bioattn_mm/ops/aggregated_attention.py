@@ -120,9 +120,8 @@ def _reference(*tensors: Tensor) -> Tensor:
     if is_portable():
         return _attend_portably(inputs, window_size)
     outside = outside_of_windows(inputs.query, window_size)
-    inputs = inputs._replace(
-        key=pad_for_windows(inputs.key, window_size), value=pad_for_windows(inputs.value, window_size)
-    )
+    key, value = (pad_for_windows(tensor, window_size) for tensor in (inputs.key, inputs.value))
+    inputs = inputs._replace(key=key, value=value)
     if is_exported() or torch.is_grad_enabled():
         return _attend(inputs, outside, window_size)
 

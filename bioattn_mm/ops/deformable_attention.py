@@ -36,7 +36,7 @@ def deformable_attention(
         raise ValueError(f'value must be (B, N, heads, d), got shape {tuple(value.shape)}')
     for name, tensor in dict(value=value, locations=locations, weights=weights).items():
         check_dtype(name, tensor)
-    batch, _, heads, channels = value.shape
+    batch, tokens, heads, channels = value.shape
     levels, queries, points = shapes.shape[0], *(weights.shape[axis] if weights.dim() == 5 else -1 for axis in (1, 4))
     full = torch.promote_types(value.dtype, torch.float32)
     locations, weights = (t.to(full) if t.dtype.itemsize == 2 else t for t in (locations, weights))
@@ -50,10 +50,8 @@ def deformable_attention(
     if backend == 'reference' or (backend == 'cpu' and can_be_kept()):
         sizes = shapes.tolist()
         lengths = [height * width for height, width in sizes]
-        if sum(lengths) != value.shape[1] or min(lengths, default=0) < 0:
-            raise ValueError(
-                f'the levels of shapes must have the {value.shape[1]} tokens of value together, got {sizes}'
-            )
+        if sum(lengths) != tokens or min(lengths, default=0) < 0:
+            raise ValueError(f'the levels of shapes must have the {tokens} tokens of value together, got {sizes}')
     if backend != 'reference':
         return differentiable('deformable_attention', value, shapes, locations, weights)
     # PyTorch samples (B * heads, d, H, W), with the outer edges at -1 and 1.

@@ -54,11 +54,9 @@ def gelu_pool_norm(
     """
     _check(x, grid)
     check_fits('x', x, x.dtype, weight=(weight, x.shape[3:]), bias=(bias, x.shape[3:]))
-    unsupported = why_not_norm(x, 'gelu_pool_norm')
-    if None in map(size_of_cells, x.shape[1:3], grid):
-        unsupported = (
-            f'gelu_pool_norm on CUDA takes a grid that divides that of x, got {grid} and {tuple(x.shape[1:3])}'
-        )
+    unsupported, tokens = why_not_norm(x, 'gelu_pool_norm'), tuple(x.shape[1:3])
+    if None in map(size_of_cells, tokens, grid):
+        unsupported = f'gelu_pool_norm on CUDA takes a grid that divides that of x, got {grid} and {tokens}'
     if choose_backend(x.device, backend, unsupported) != 'reference':
         return differentiable('gelu_pool_norm', x, weight, bias, *grid, eps)[0]
     with without_autocast(x):
