@@ -18,7 +18,7 @@ from torch import Tensor
 from bioattn_mm.ops import gated_convolution
 from bioattn_mm.ops.cosine_attention import normalised
 from bioattn_mm.ops.relative_bias_attention import bias_of_pairs
-from bioattn_mm.systems.common.heads import split_heads
+from bioattn_mm.systems.common.layout import split_heads
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention

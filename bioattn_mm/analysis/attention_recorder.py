@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..systems.common.attention_maps import AttentionMap, AttentionMaps, Recording
-from ..systems.common.grid import Grid
+from ..systems.common.layout import Grid
 
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 # Class token, token of distillation, registers: a sequence with more tokens before those of a grid has another grid.

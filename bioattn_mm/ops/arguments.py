@@ -54,6 +54,11 @@ def with_operator_dtypes(reference: Callable[..., Tensor]) -> Callable[..., Tens
     return run
 
 
+def full_precision(x: Tensor) -> Tensor:
+    """Convert half precision to float32; float32 and float64 stay as they are."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def window_size_of(offsets: int) -> int:
     """Side k of a window of k * k offsets; traced lengths are tensors."""
     return round(int(offsets) ** 0.5)

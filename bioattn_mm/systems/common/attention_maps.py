@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .grid import Grid
+from .layout import Grid
 
 
 @dataclass

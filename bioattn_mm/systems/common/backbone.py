@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ...checkpoints import Release, convert_channels, fit_classifier, load_backbone
 from ...errors import InputError
-from .attention_maps import AttentionMaps, Grid, Recording
+from .attention_maps import AttentionMaps, Recording
 from .blocks import run_block
 from .hooks import is_eager
-from .layout import as_map
+from .layout import Grid, as_map
 
 MIN_INPUT_SIZE = 32
 

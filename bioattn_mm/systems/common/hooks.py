@@ -8,11 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
+from ...ops.arguments import full_precision, without_autocast
 from ...ops.portable import is_portable, is_traced, is_transformed
 
 # The hooks of many layers are read by these in a fraction of the calls of `has_hooks`, which torch.compile can trace.
 HOOKS = [attrgetter(f'_{name}_hooks') for name in ('forward', 'forward_pre', 'backward', 'backward_pre')]
+# Hooks that compute the weight of a layer from other tensors before each of its calls.
+WEIGHT_HOOKS = (BasePruningMethod, SpectralNorm, WeightNorm)
 # Layers below some modules: the path of each, its exact class (an adapter derives its own), and parameters of it.
 Layers = Sequence[tuple[tuple[str, ...], type, Iterable[str]]]
 
@@ -37,6 +43,27 @@ def is_eager(x: Tensor) -> bool:
     """Whether nothing looks into the model that runs now, of which `x` are tokens."""
     looks = is_traced() or is_portable() or is_transformed() or _has_any_global_hook()
     return type(x) is Tensor and not looks and forward_ad._current_level < 0
+
+
+def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Parameters of a linear, convolution or normalisation layer in `full_precision`.
+
+    Of a linear layer with an adapter, or a quantised one, those of the linear map that a call of it is.
+    """
+    if 'in_features' in module.__dict__ and type(module).forward is not nn.Linear.forward:
+        like = module.weight if isinstance(module.weight, Tensor) else torch.empty(0)
+        with without_autocast(like):
+            bias = module(like.new_zeros(1, module.in_features))
+            weight = module(torch.eye(module.in_features, dtype=like.dtype, device=like.device)) - bias
+        return full_precision(weight.T), full_precision(bias[0])
+    if module._forward_pre_hooks:
+        # The hooks run here because the layer is not called: its weight would be that of an earlier step.
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WEIGHT_HOOKS):
+                hook(module, ())
+    weight, bias = module.weight, module.bias
+    is_full = weight.dtype == bias.dtype and weight.dtype in (torch.float32, torch.float64)
+    return (weight, bias) if is_full else (full_precision(weight), full_precision(bias))
 
 
 def parameters_of(modules: Sequence[nn.Module], wanted: Layers, *others: nn.Module) -> list[list[Tensor]] | None:

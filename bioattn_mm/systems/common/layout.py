@@ -1,12 +1,33 @@
-"""Memory layouts of feature maps: tokens have the channels last, what the heads take has them first."""
+"""Layouts of tokens: grids of them, attention heads, and feature maps, which have the channels first."""
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.autograd.function import FunctionCtx
 
+from ...errors import InputError
 from ...ops.portable import is_traced, is_transformed
 from ...ops.registration import apply
-from .grid import Grid
+
+# (height, width) in tokens.
+Grid = tuple[int, int]
+
+
+def head_dims_of(embed_dims: int, num_heads: int) -> int:
+    """Width of each attention head; raises an `InputError` unless `num_heads` divides `embed_dims`."""
+    if embed_dims % num_heads:
+        raise InputError(f'embed_dims must be a multiple of num_heads, got {embed_dims} and {num_heads}')
+    return embed_dims // num_heads
+
+
+def split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """Split a projection into queries, keys and values: (B, H, W, parts * C) to `parts` of (B, heads, H * W, d)."""
+    channels = x.shape[-1] // (parts * num_heads)
+    return x.reshape(x.shape[0], -1, parts, num_heads, channels).permute(2, 0, 3, 1, 4).unbind()
+
+
+def merge_heads(x: Tensor, shape: Size) -> Tensor:
+    """Concatenate the heads' outputs: (B, heads, H * W, d) to `shape`, (B, H, W, C)."""
+    return x.transpose(1, 2).reshape(shape)
 
 
 def as_map(tokens: Tensor, grid: Grid) -> Tensor:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from ...ops.arguments import full_precision
 from ...ops.constants import cached_constant
-from .arguments import full_precision
 
 
 def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -4,9 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...registry import MODELS
-from .arguments import head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
-from .heads import merge_heads, split_heads
+from .layout import head_dims_of, merge_heads, split_heads
 
 
 @MODELS.register_module()

@@ -7,15 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...ops.arguments import without_autocast
+from ...ops.arguments import full_precision, without_autocast
 from ...ops.constants import cached_constant
 from ...registry import MODELS
-from ..common.arguments import full_precision, head_dims_of, weight_and_bias
 from ..common.attention_maps import AttentionMap, AttentionMaps
 from ..common.building import replace_by_zeros
-from ..common.grid import Grid
-from ..common.heads import split_heads
-from ..common.hooks import Layers, stacked_parameters
+from ..common.hooks import Layers, stacked_parameters, weight_and_bias
+from ..common.layout import Grid, head_dims_of, split_heads
 from ..common.size_cache import SizeCache, SizeCaching
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ...ops.constants import cached_constant
 from ...ops.relative_bias_attention import bias_of_pairs
-from ..common.grid import Grid
+from ..common.layout import Grid
 
 
 class GaussianBias(nn.Module):

@@ -10,7 +10,7 @@ from ...checkpoints import Release
 from ...registry import MODELS
 from ..common.backbone import HierarchicalBackbone
 from ..common.blocks import init_linear, run_block
-from ..common.grid import Grid
+from ..common.layout import Grid
 
 NUM_STAGES = 4
 PATCH_SIZE = 4

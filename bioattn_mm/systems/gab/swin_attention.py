@@ -11,8 +11,7 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ...ops.constants import cached_constant
-from ..common.arguments import head_dims_of
-from ..common.grid import Grid
+from ..common.layout import Grid, head_dims_of
 from .gaussian_bias import GaussianBias
 
 

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from ...ops.arguments import without_autocast
 from ...ops.constants import cached_constant
 from ...ops.relative_bias_attention import bias_of_queries, relative_bias_attention
-from ..common.arguments import head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
-from ..common.grid import Grid
-from ..common.heads import split_heads
 from ..common.hooks import Layers, stacked_parameters
+from ..common.layout import Grid, head_dims_of, split_heads
 from ..common.size_cache import SizeCache, SizeCaching
 from .gaussian_bias import GaussianBias, gaussians
 

@@ -7,14 +7,13 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ...ops.arguments import without_autocast
+from ...ops.arguments import full_precision, without_autocast
 from ...ops.chunked_attention import attention_in_chunks
 from ...ops.peripheral_attention import without_maximum
 from ...registry import MODELS
-from ..common.arguments import full_precision, weight_and_bias
 from ..common.attention_maps import AttentionMaps
-from ..common.grid import Grid
-from ..common.heads import split_heads
+from ..common.hooks import weight_and_bias
+from ..common.layout import Grid, split_heads
 from ..common.resizing import resize_bicubic
 from ..common.softmax_attention import SoftmaxAttention
 from .attention import HIDDEN_RATIO, KEY_MARGIN, PRETRAIN_GRID, PeripheralAttention

@@ -9,17 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...ops import peripheral_attention
-from ...ops.arguments import without_autocast
+from ...ops.arguments import full_precision, without_autocast
 from ...ops.backends import choose_backend
 from ...ops.peripheral_attention import attend, log_phi, query_chunks, without_maximum
 from ...ops.portable import hypot, is_exported
 from ...registry import MODELS
-from ..common.arguments import full_precision, head_dims_of, weight_and_bias
 from ..common.attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from ..common.building import build_layer
-from ..common.grid import Grid
-from ..common.heads import merge_heads, split_heads
-from ..common.hooks import Layers, stacked_parameters
+from ..common.hooks import Layers, stacked_parameters, weight_and_bias
+from ..common.layout import Grid, head_dims_of, merge_heads, split_heads
 from ..common.size_cache import SizeCache, SizeCaching
 
 # Token grid of the pre-training, and the distance of neighbouring tokens on every grid: those cover [-1, 1].

@@ -9,15 +9,14 @@ from torch import Tensor, nn
 
 from ...errors import InputError
 from ...ops import AggregatedAttentionInputs, cosine_attention, gelu_pool, relative_bias_attention, unit_vectors
-from ...ops.arguments import autocast_dtype
+from ...ops.arguments import autocast_dtype, full_precision
 from ...ops.cosine_attention import normalised
 from ...ops.gelu_pool import average_pool
 from ...ops.portable import is_portable, is_symbol
 from ...registry import MODELS
-from ..common.arguments import full_precision, head_dims_of
 from ..common.building import build_layer, replace_by_zeros
-from ..common.grid import Grid
 from ..common.hooks import is_plain
+from ..common.layout import Grid, head_dims_of
 from .half_precision import LayerNorm
 from .maps import MapsOfAggregation, MapsOfAllPairs
 from .position_bias import PositionBias, pooled_grid_of

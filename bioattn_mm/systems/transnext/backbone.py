@@ -12,10 +12,10 @@ from ...checkpoints import Release
 from ...errors import InputError
 from ...ops.portable import is_transformed
 from ...registry import MODELS
-from ..common.attention_maps import Grid
 from ..common.backbone import HierarchicalBackbone
 from ..common.blocks import Block, init_linear
 from ..common.building import build_layer, one_for_each, takes
+from ..common.layout import Grid
 from .ablations.token_mixers import TrainedLengthQuery
 from .attention import AggregatedAttention, LengthScaledAttention
 from .blocks import Blocks

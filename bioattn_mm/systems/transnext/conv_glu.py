@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from ...ops import gated_convolution
 from ...ops.portable import is_portable
 from ...registry import MODELS
-from ..common.arguments import weight_and_bias
-from ..common.hooks import is_plain
+from ..common.hooks import is_plain, weight_and_bias
 
 
 @MODELS.register_module()

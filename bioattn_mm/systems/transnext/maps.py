@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...ops import unit_vectors
 from ..common.attention_maps import AttentionMap, AttentionMaps
-from ..common.grid import Grid
+from ..common.layout import Grid
 from .position_bias import cell_centres
 
 

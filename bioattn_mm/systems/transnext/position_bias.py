@@ -14,8 +14,8 @@ from ...ops.constants import cached_constant
 from ...ops.portable import cells_of_axis, is_same_grid, is_symbol, size_of_cells
 from ...ops.relative_bias_attention import bias_of_table, columns_of_pairs
 from ...registry import MODELS
-from ..common.arguments import weight_and_bias
-from ..common.grid import Grid
+from ..common.hooks import weight_and_bias
+from ..common.layout import Grid
 from ..common.resizing import linear_positions, linear_weights
 from ..common.size_cache import SizeCache, SizeCaching
 

@@ -9,15 +9,13 @@ from torch import Tensor, nn
 
 from ...errors import InputError
 from ...ops import sparse_codes
-from ...ops.arguments import without_autocast
+from ...ops.arguments import full_precision, without_autocast
 from ...ops.constants import cached_constant
 from ...ops.portable import hypot, is_same_grid, is_symbol
 from ...ops.sparse_codes import code_steps, gelu_threshold, last_of, proximal_steps, soft_threshold
 from ...registry import MODELS
-from ..common.arguments import full_precision, head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps
-from ..common.grid import Grid
-from ..common.heads import merge_heads, split_heads
+from ..common.layout import Grid, head_dims_of, merge_heads, split_heads
 from ..common.resizing import resize_bicubic
 
 # Elements of the derivatives that analysis computes at once: queries times elements of the values.

@@ -3,12 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from ...ops.arguments import without_autocast
+from ...ops.arguments import full_precision, without_autocast
 from ...registry import MODELS
-from ..common.arguments import full_precision, head_dims_of
 from ..common.attention_maps import AttentionMap, AttentionMaps
-from ..common.grid import Grid
-from ..common.heads import merge_heads, split_heads
+from ..common.layout import Grid, head_dims_of, merge_heads, split_heads
 from .attention import FourierKernels, RandomFeatures
 
 

@@ -5,10 +5,11 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ....ops import log_cpb_table
+from ....ops.arguments import full_precision
 from ....ops.constants import cached_constant
 from ....registry import MODELS
-from ...common.arguments import full_precision, weight_and_bias
-from ...common.grid import Grid
+from ...common.hooks import weight_and_bias
+from ...common.layout import Grid
 from ..position_bias import LogCPB, PositionBias, log_spaced, offsets_of_grid
 
 

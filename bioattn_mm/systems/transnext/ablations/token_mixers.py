@@ -13,11 +13,11 @@ from ....ops import (
     sliding_window_av,
     sliding_window_qk,
 )
-from ....ops.arguments import window_size_of
+from ....ops.arguments import full_precision, window_size_of
 from ....registry import MODELS
-from ...common.arguments import full_precision, head_dims_of
 from ...common.attention_maps import AttentionMap, AttentionMaps
 from ...common.building import replace_by_zeros
+from ...common.layout import head_dims_of
 from ..attention import AggregatedAttention, ScaledCosineQuery
 from ..maps import centres_of_cells, tokens_of_windows
 

@@ -1,4 +1,0 @@
-"""Grids of tokens."""
-
-# (height, width) in tokens.
-Grid = tuple[int, int]
