@@ -10,7 +10,7 @@ from .sizes import not_traced
 
 FROM_GRIDS = (
     'bioattn_mm.systems.transnext.position_bias.PositionBias.table',
-    'bioattn_mm.systems.common.position_embedding.PositionEmbedding.of_grid',
+    'bioattn_mm.systems.common.blocks.PositionEmbedding.of_grid',
     'bioattn_mm.systems.pervit.DistanceEmbedding.forward',
     'bioattn_mm.systems.pervit.VectorDistance.forward',
     'bioattn_mm.systems.vars.SparseReconstructionAttention._static_columns',

@@ -6,6 +6,11 @@ from timm.layers import DropPath, Mlp, PatchEmbed, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...ops.portable import is_same_grid
+from ...registry import MODELS
+from .layout import Grid
+from .resizing import resize_bicubic
+
 
 class Block(nn.Module):
     """Pre-norm transformer block: `x + DropPath(attn(LN(x)))`, then `x + DropPath(mlp(LN(x)))`.
@@ -59,6 +64,30 @@ def patch_embedding(embed_dims: int, patch_size: int, in_channels: int = 3) -> P
     """timm's patch embedding, (B, 3, H, W) to (B, H', W', C), of images padded at the bottom and right."""
     options = dict(flatten=False, output_fmt='NHWC', dynamic_img_pad=True)
     return PatchEmbed(None, patch_size, in_channels, embed_dims, **options)
+
+
+@MODELS.register_module()
+class PositionEmbedding(nn.Module):
+    """Adds a learned vector to the token of each position; for other grids it is resized (bicubic).
+
+    Args:
+        embed_dims: Width of the tokens.
+        grid: Token grid (height, width) of the pre-training.
+    """
+
+    def __init__(self, embed_dims: int, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.weight = nn.Parameter(trunc_normal_(torch.empty(1, grid[0] * grid[1], embed_dims), std=0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        return x + self.of_grid(tuple(x.shape[1:3]))
+
+    def of_grid(self, grid: Grid) -> Tensor:
+        """The embedding of a grid (H, W): (H, W, C)."""
+        weight = self.weight.reshape(*self.grid, -1)
+        return weight if is_same_grid(grid, self.grid) else resize_bicubic(weight, grid)
 
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:

@@ -13,9 +13,8 @@ from ...ops.arguments import autocast_dtype
 from ...registry import MODELS
 from ..common.attention_maps import AttentionMap, AttentionMaps, Recording
 from ..common.backbone import PlainBackbone
-from ..common.blocks import Block, FeedForward, init_linear, patch_embedding
+from ..common.blocks import Block, FeedForward, PositionEmbedding, init_linear, patch_embedding
 from ..common.building import build_layer, one_for_each
-from ..common.position_embedding import PositionEmbedding
 from .attention import GPSA, computed_together
 
 PATCH_SIZE = 16
