@@ -103,6 +103,3 @@ class ToyViT(PlainBackbone):
 
     def embed(self, x: Tensor) -> Tensor:
         return self.patch_embed(x)
-
-    def embedding_modules(self) -> list[nn.Module]:
-        return [self.patch_embed]

@@ -123,9 +123,6 @@ class ConViT(PlainBackbone):
             return x
         return torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x.flatten(1, 2)), dim=1)
 
-    def embedding_modules(self) -> list[nn.Module]:
-        return [self.patch_embed, self.pos_embed]
-
     def train(self, mode: bool = True) -> 'ConViT':
         super().train(mode)
         if self.frozen_stages >= self.local_up_to_layer and self.num_built > self.local_up_to_layer:

@@ -109,6 +109,3 @@ class GABViT(PlainBackbone):
 
     def arguments_of_blocks(self, x: Tensor, at_once: bool) -> Iterable[tuple]:
         return tables_of(self.blocks, tuple(x.shape[1:3])) if at_once and not self.with_cp else repeat(())
-
-    def embedding_modules(self) -> list[nn.Module]:
-        return [self.patch_embed]

@@ -207,9 +207,6 @@ class PerViT(PlainBackbone):
             return repeat((self.distance_embedding, distances))
         return ((self.distance_embedding, distances, hidden) for hidden in hidden_planes(self.blocks, distances))
 
-    def embedding_modules(self) -> list[nn.Module]:
-        return [self.stem, self.pos_embed, self.distance_embedding]
-
     @torch.no_grad()
     def _init_position(self, position_init: str) -> None:
         """Initial values of the position-based attention of the blocks that have one: PerViT, eq. 9 and table 5."""
