@@ -49,6 +49,7 @@ class TimmBackbone(BaseModule):
         out_channels: Channels of each output.
         out_strides: Strides of the outputs in pixels.
         is_plain: Whether all maps of the model have one stride.
+        no_weight_decay: Names of the parameters here that timm does not decay, besides biases and norms.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class TimmBackbone(BaseModule):
         # The last group of the stage that is frozen; what comes before the first one is group 0.
         frozen = f'{_name(info[frozen_stages]["module"])}_'
         self._last_frozen = max((depth for n, depth in self._stages.items() if n.startswith(frozen)), default=0)
-        self._no_decay = whole.no_weight_decay() if hasattr(whole, 'no_weight_decay') else set()
+        no_decay = whole.no_weight_decay() if hasattr(whole, 'no_weight_decay') else ()
+        self.no_weight_decay = {f'model.{name}' for name in no_decay}
         self.model = self._cut(whole)
         if with_cp:
             self.model.set_grad_checkpointing()
@@ -190,11 +192,6 @@ class TimmBackbone(BaseModule):
         if not param_name.startswith(prefix) or name not in self._depths:
             return num_depths - 1, num_depths
         return self._depths[name], num_depths
-
-    @property
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters, seen from the backbone, that timm does not decay besides biases and norms."""
-        return {f'model.{name}' for name in self._no_decay}
 
     def train(self, mode: bool = True) -> 'TimmBackbone':
         super().train(mode)
