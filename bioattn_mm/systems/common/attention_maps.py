@@ -51,14 +51,13 @@ def whole_attention(maps: AttentionMaps) -> list[AttentionMap]:
     return [maps['window'], maps['pooled']] if 'pooled' in maps else [list(maps.values())[-1]]
 
 
-def maps_of_product(content: Tensor, position: Tensor) -> dict[str, Tensor]:
+def maps_of_product(content: Tensor, position: Tensor, grid: Grid) -> AttentionMaps:
     """Softmax of logits of content, (B, heads, queries, keys), of position, (heads, queries, keys), and of their sum.
 
     The last, 'attention', is the product of 'content' and 'position', divided by its sum over the keys.
     """
-    return dict(
-        content=content.softmax(-1), position=position.softmax(-1)[None], attention=(content + position).softmax(-1)
-    )
+    logits = dict(content=content, position=position[None], attention=content + position)
+    return {name: AttentionMap.of_grid(each.softmax(-1), grid) for name, each in logits.items()}
 
 
 @dataclass

@@ -87,8 +87,7 @@ class GaussianRelPosAttention(nn.Module):
             for table in (self.rel_pos.gaussian.table(grid), self.rel_pos.table(grid))
         )
         gaussian = gaussian.softmax(-1)[(None,) * (4 - gaussian.dim())]
-        maps = dict(Gaussian=gaussian, **maps_of_product(content, bias))
-        return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
+        return dict(Gaussian=AttentionMap.of_grid(gaussian, grid), **maps_of_product(content, bias, grid))
 
     def head_parameters(self) -> dict[str, list[float]]:
         """Those of the Gaussian, see `GaussianBias`."""

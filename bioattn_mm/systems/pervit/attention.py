@@ -174,8 +174,7 @@ class PeripheralAttention(SizeCaching):
     ) -> AttentionMaps:
         """Phi_c ('content') and Phi_p ('position') divided by their sums over the keys, and 'attention'."""
         content, position = self._logits(x, distance_embedding, queries)
-        maps = maps_of_product(content, without_maximum(position).to(content.dtype))
-        return {name: AttentionMap.of_grid(weights, tuple(x.shape[1:3])) for name, weights in maps.items()}
+        return maps_of_product(content, without_maximum(position).to(content.dtype), tuple(x.shape[1:3]))
 
     def unnormalised_maps(self, x: Tensor, distance_embedding: DistanceEmbedding, queries: Tensor) -> AttentionMaps:
         """Phi_c, Phi_p and their product Phi_a, as eq. 3, 5 and 8 of PerViT define them, in float64."""

@@ -20,8 +20,6 @@ from ..common.resizing import resize_bicubic
 
 # Elements of the derivatives that analysis computes at once: queries times elements of the values.
 MAX_DERIVATIVES = 2**22
-
-
 THRESHOLDS = {'soft': soft_threshold, 'gelu': gelu_threshold}
 
 
