@@ -70,8 +70,6 @@ class Backbone(BaseModule):
     arch_defaults: dict[str, object] = {}
     release: Release = Release()
     no_weight_decay: tuple[str, ...] = ()
-    stage_channels: tuple[int, ...]
-    stage_strides: tuple[int, ...]
     exports_any_size: bool = True
     loaded_weights: str | None = None
 
@@ -112,6 +110,11 @@ class Backbone(BaseModule):
             if isinstance(value, tuple) and len(settings[key]) != len(value):
                 raise InputError(f'{key} of arch needs {len(value)} values, got {settings[key]}')
         return settings
+
+    def set_stages(self, channels: Iterable[int], strides: Iterable[int]) -> None:
+        """Set `stage_channels` and `stage_strides`, and the channels of the outputs."""
+        self.stage_channels, self.stage_strides = tuple(channels), tuple(strides)
+        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) to (B, C_i, H_i, W_i) for each of `out_indices`; (B, C_i) where `out_type` says so.

@@ -82,8 +82,7 @@ class ConViT(PlainBackbone):
                 f"out_type='cls_token' needs out_indices from {local_up_to_layer} on, the first block with a class "
                 f'token, got {self.out_indices}'
             )
-        self.stage_channels, self.stage_strides = (embed_dims,) * num_layers, (PATCH_SIZE,) * num_layers
-        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
+        self.set_stages((embed_dims,) * num_layers, (PATCH_SIZE,) * num_layers)
         self.local_up_to_layer = local_up_to_layer
 
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE, in_channels)

@@ -93,9 +93,7 @@ class GABSwin(HierarchicalBackbone):
 
         num_stages = max(self.out_indices) + 1
         embed_dims = [settings['embed_dims'] * 2**stage for stage in range(NUM_STAGES)]
-        self.stage_channels = tuple(embed_dims)
-        self.stage_strides = tuple(PATCH_SIZE * 2**stage for stage in range(NUM_STAGES))
-        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
+        self.set_stages(embed_dims, (PATCH_SIZE * 2**stage for stage in range(NUM_STAGES)))
         self.with_cp = with_cp
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()

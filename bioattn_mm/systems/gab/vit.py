@@ -84,8 +84,7 @@ class GABViT(PlainBackbone):
         settings = self.parse_arch(arch)
         embed_dims, num_heads = settings['embed_dims'], settings['num_heads']
         super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg, out_type, in_channels)
-        self.stage_channels, self.stage_strides = (embed_dims,) * self.num_layers, (PATCH_SIZE,) * self.num_layers
-        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
+        self.set_stages((embed_dims,) * self.num_layers, (PATCH_SIZE,) * self.num_layers)
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE, in_channels)
         arguments = (embed_dims, num_heads, sigma, amplitude, gaussian_per_head)
         self.blocks = nn.ModuleList(

@@ -164,8 +164,7 @@ class PerViT(PlainBackbone):
         # Widths before the first block and after each one.
         widths = np.repeat(settings['embed_dims'], depths).tolist()
         widths.append(widths[-1])
-        self.stage_channels, self.stage_strides = tuple(widths[1:]), (STRIDE,) * self.num_layers
-        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
+        self.set_stages(widths[1:], (STRIDE,) * self.num_layers)
 
         first = dict(
             embed_dims=widths[0], stem_channels=settings['stem_channels'], grid=PRETRAIN_GRID, in_channels=in_channels

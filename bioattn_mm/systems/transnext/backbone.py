@@ -133,8 +133,7 @@ class TransNeXt(HierarchicalBackbone):
         settings = self.parse_arch(arch)
         pretrain_size = settings['pretrain_size'] if pretrain_size is None else pretrain_size
         img_size = pretrain_size if img_size is None else img_size
-        self.stage_channels, self.stage_strides = tuple(settings['embed_dims']), STRIDES
-        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
+        self.set_stages(settings['embed_dims'], STRIDES)
 
         window_sizes = one_for_each('window_size', window_size, int, len(STRIDES))
         token_mixers = one_for_each('token_mixers', token_mixers or {}, dict, len(STRIDES))

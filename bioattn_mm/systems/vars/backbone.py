@@ -171,9 +171,7 @@ class VARS(PlainBackbone):
         # Blocks from this one on have stride 32.
         self.pool_before = depths[0]
         levels = np.repeat(range(len(depths)), depths).tolist()
-        self.stage_channels = tuple(embed_dims[level] for level in levels)
-        self.stage_strides = tuple(STRIDE * 2**level for level in levels)
-        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
+        self.set_stages((embed_dims[level] for level in levels), (STRIDE * 2**level for level in levels))
 
         grid = tuple(-(-size // STRIDE) for size in to_2tuple(pretrain_size))
         self.stem = nn.Sequential(
