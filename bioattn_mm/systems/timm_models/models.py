@@ -67,7 +67,7 @@ class TimmModel(nn.Module):
 
     def fit_checkpoint(self, state_dict: dict) -> None:
         """Give the weights of the authors' release, or of an `ImageClassifier`, the names of this model, in place."""
-        raise NotImplementedError
+        self.backbone._checkpoint_filter(state_dict, '')  # mmpretrain's ImageClassifier calls the filter so, too
 
     def no_weight_decay(self) -> set[str]:
         """Names of the parameters that are not decayed, besides biases and norms."""
@@ -180,10 +180,6 @@ class TimmClassifier(TimmModel):
             nn.init.trunc_normal_(fc.weight, std=0.02)
             nn.init.zeros_(fc.bias)
         self.head.fc = fc.train(self.training)
-
-    def fit_checkpoint(self, state_dict: dict) -> None:
-        # The weights have the names of mmpretrain's ImageClassifier, which calls the filter so, too.
-        self.backbone._checkpoint_filter(state_dict, '')
 
 
 class TimmFeatures(TimmModel):
