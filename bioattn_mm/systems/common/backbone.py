@@ -124,7 +124,7 @@ class Backbone(BaseModule):
         """
         check_images(x, self.in_channels)
         return tuple(
-            self.as_output(self.norm_of_stage(index)(tokens), grid)
+            self.as_output(index, tokens, grid)
             for index, (tokens, grid) in enumerate(self.iterate_stages(x))
             if index in self.out_indices
         )
@@ -133,12 +133,8 @@ class Backbone(BaseModule):
         """What each stage gives to the next: tokens, (B, H', W', C) or ([1 +] H' * W', C), and their grid."""
         raise NotImplementedError
 
-    def norm_of_stage(self, stage: int) -> nn.Module:
-        """What normalises the tokens that a stage gives, where they are an output; by default nothing does."""
-        return nn.Identity()
-
-    def as_output(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Normalised tokens of a stage as its output has them before pooling: a map, (B, C, H', W')."""
+    def as_output(self, stage: int, tokens: Tensor, grid: Grid) -> Tensor:
+        """Tokens of a stage as its output has them before pooling: normalised, and a map, (B, C, H', W')."""
         return as_map(tokens, grid)
 
     def forward_unpooled(self, x: Tensor) -> Tensor:
@@ -326,10 +322,8 @@ class PlainBackbone(Backbone):
             x = run_block(block, x, self.with_cp, *arguments)
             yield x, grid
 
-    def norm_of_stage(self, stage: int) -> nn.Module:
-        return self.norm if stage == self.num_layers - 1 else nn.Identity()
-
-    def as_output(self, tokens: Tensor, grid: Grid) -> Tensor:
+    def as_output(self, stage: int, tokens: Tensor, grid: Grid) -> Tensor:
+        tokens = self.norm(tokens) if stage == self.num_layers - 1 else tokens
         return tokens if self.out_type == 'cls_token' else as_map(tokens, grid)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:

@@ -132,6 +132,9 @@ class GABSwin(HierarchicalBackbone):
     def norm_of_stage(self, stage: int) -> nn.Module:
         return getattr(self, f'norm{stage}', nn.Identity())
 
+    def as_output(self, stage: int, tokens: Tensor, grid: Grid) -> Tensor:
+        return super().as_output(stage, self.norm_of_stage(stage)(tokens), grid)
+
     def stage_modules(self, stage: int) -> list[nn.Module]:
         embedding = [self.patch_embed] if stage == 0 else []
         return [*embedding, *self.stages[stage : stage + 1], self.norm_of_stage(stage)]

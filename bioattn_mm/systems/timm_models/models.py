@@ -160,7 +160,7 @@ class TimmClassifier(TimmModel):
                 maps.append(as_map(tokens, grid))
             if intermediates_only and index == last:
                 return maps
-        return self.backbone.as_output(self.backbone.norm_of_stage(index)(tokens), grid), maps
+        return self.backbone.as_output(index, tokens, grid), maps
 
     def get_classifier(self) -> nn.Module:
         return self.head.fc
