@@ -10,7 +10,7 @@ from mmengine.dataset import Compose
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATA_SAMPLERS, MODELS, PARAM_SCHEDULERS, init_default_scope
 
-from bioattn_mm.systems.transnext.ablations.position_biases import NoPositionBias
+from bioattn_mm.systems.transnext.ablations import NoPositionBias
 from bioattn_mm.systems.transnext.position_bias import PositionBias
 from bioattn_mm.training.config.pipelines import as_list
 

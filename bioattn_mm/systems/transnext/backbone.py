@@ -16,7 +16,7 @@ from ..common.backbone import HierarchicalBackbone
 from ..common.blocks import Block, init_linear
 from ..common.building import build_layer, one_for_each, takes
 from ..common.layout import Grid
-from .ablations.token_mixers import TrainedLengthQuery
+from .ablations import TrainedLengthQuery
 from .attention import AggregatedAttention, LengthScaledAttention
 from .blocks import Blocks
 from .conv_glu import ConvGLU

@@ -164,14 +164,9 @@ def _coordinates(
     length: int, pooled_length: int, pretrain_length: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Coordinates of the distinct offsets along one axis, computed in float64: (R,), ascending."""
-    return log_spaced(offsets_of_grid(length, pooled_length), pretrain_length).to(device, dtype)
-
-
-def log_spaced(offsets: Tensor, pretrain_length: int) -> Tensor:
-    """Coordinates of offsets in tokens along one axis, as the MLP of `LogCPB` takes them."""
     # A pre-training grid of one token would divide by zero.
-    x = offsets * (8 / max(1, pretrain_length - 1))
-    return x.sign() * torch.log(x.abs() + 1) / math.log(8)
+    x = offsets_of_grid(length, pooled_length) * (8 / max(1, pretrain_length - 1))
+    return (x.sign() * torch.log(x.abs() + 1) / math.log(8)).to(device, dtype)
 
 
 def offsets_of_grid(length: int, pooled_length: int) -> Tensor:
