@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from timm.layers import to_2tuple, trunc_normal_
+from timm.models.pvt_v2 import OverlapPatchEmbed
 from torch import Tensor, nn
 
 from ...checkpoints import Release
@@ -30,25 +31,13 @@ BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
 TEST_MODES = (*BIAS_MODES, 'unscaled')
 
 
-class PatchEmbed(nn.Module):
-    """Overlapping patch embedding as in PVTv2: strided convolution and LayerNorm."""
-
-    def __init__(self, in_channels: int, embed_dims: int, patch_size: int, stride: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride, padding=patch_size // 2)
-        self.norm = LayerNorm(embed_dims)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, H', W', C')."""
-        return self.norm(self.proj(x).permute(0, 2, 3, 1))
-
-
 class Stage(nn.Module):
-    """Patch embedding, blocks, and the LayerNorm of the stage's output."""
+    """timm's patch embedding of PVTv2 with this `LayerNorm`, blocks, and the LayerNorm of the stage's output."""
 
-    def __init__(self, patch_embed: PatchEmbed, blocks: list[Block], embed_dims: int, with_cp: bool) -> None:
+    def __init__(self, patch_embed: OverlapPatchEmbed, blocks: list[Block], embed_dims: int, with_cp: bool) -> None:
         super().__init__()
         self.patch_embed = patch_embed
+        self.patch_embed.norm = LayerNorm(embed_dims)
         self.blocks = Blocks(blocks, with_cp)
         self.norm = LayerNorm(embed_dims, eps=1e-6)
 
@@ -144,7 +133,7 @@ class TransNeXt(HierarchicalBackbone):
         for stage in range(max(self.out_indices) + 1):
             embed_dims, num_heads = settings['embed_dims'][stage], settings['num_heads'][stage]
             depth, sr_ratio = settings['depths'][stage], settings['sr_ratios'][stage]
-            patch_embed = PatchEmbed(in_channels, embed_dims, *((7, 4) if stage == 0 else (3, 2)))
+            patch_embed = OverlapPatchEmbed(*((7, 4) if stage == 0 else (3, 2)), in_channels, embed_dims)
             own_mixer = LengthScaledAttention if sr_ratio == 1 else AggregatedAttention
             token_mixer = {'type': own_mixer, **token_mixers[stage]}
             if not takes(token_mixer, 'sr_ratio'):  # it attends to the tokens themselves
@@ -246,5 +235,5 @@ def _init_module(module: nn.Module) -> None:
         fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
         nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
         nn.init.zeros_(module.bias)
-    if isinstance(module, PatchEmbed):
+    if isinstance(module, OverlapPatchEmbed):
         trunc_normal_(module.proj.bias, std=0.02)
