@@ -14,11 +14,12 @@ from ...ops.cosine_attention import normalised
 from ...ops.gelu_pool import average_pool
 from ...ops.portable import is_portable, is_symbol
 from ...registry import MODELS
+from ..common.attention_maps import AttentionMap, AttentionMaps
 from ..common.building import build_layer, replace_by_zeros
 from ..common.hooks import is_plain
 from ..common.layout import Grid, head_dims_of
 from .half_precision import LayerNorm
-from .maps import MapsOfAggregation, MapsOfAllPairs
+from .maps import MapsOfAggregation
 from .position_bias import PositionBias, pooled_grid_of
 
 
@@ -124,11 +125,14 @@ class AggregatedAttention(MapsOfAggregation, nn.Module):
         x = x.to(autocast_dtype(x))  # once for all three projections
         pooled = self.pooled_tokens(x)
         bias, rows, weights, columns = self.position_bias.table(grid, pooled_grid)
+        window_bias = self.window_bias
+        if window_bias is None:
+            window_bias = self.position_bias.of_window(self.window_size)
         return dict(
             query=self.q(x).unflatten(-1, (self.num_heads, -1)),
             key_value=self.kv(x).unflatten(-1, (2, self.num_heads, -1)),
             pooled_key_value=self.kv(pooled).unflatten(-1, (2, self.num_heads, -1)),
-            window_bias=self.bias_of_window(),
+            window_bias=full_precision(window_bias),
             pooled_bias=bias,
             pooled_bias_rows=rows,
             pooled_bias_weights=weights,
@@ -146,19 +150,13 @@ class AggregatedAttention(MapsOfAggregation, nn.Module):
         # The 1 x 1 convolution runs as a linear layer, which takes tokens without a change of layout.
         return self.pool_norm(gelu_pool(F.linear(x, self.pool_proj.weight.flatten(1), self.pool_proj.bias), grid))
 
-    def bias_of_window(self) -> Tensor:
-        """(heads, k * k), learned here unless the position bias has its own."""
-        if self.window_bias is None:
-            return self.position_bias.of_window(self.window_size)
-        return full_precision(self.window_bias)
-
     def pooled_grid(self, grid: Grid) -> Grid:
         """Pooled grid (height, width) for a token grid (height, width)."""
         return pooled_grid_of(grid, self.sr_ratio, self.pool_size)
 
 
 @MODELS.register_module()
-class LengthScaledAttention(MapsOfAllPairs, nn.Module):
+class LengthScaledAttention(nn.Module):
     """Multi-head cosine attention with query embedding, length scaling (TransNeXt, eq. 6, 9), the release's log-CPB.
 
     Args:
@@ -200,3 +198,12 @@ class LengthScaledAttention(MapsOfAllPairs, nn.Module):
         # The parameters of `scale` made the query float32. Under autocast all three are cast here, once.
         query = query.to(autocast_dtype(query))
         return query, unit_vectors(key).to(query.dtype), value.to(query.dtype)
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """The map 'attention' (see `common.attention_maps`)."""
+        grid = tuple(x.shape[1:3])
+        query, key = (tokens.flatten(1, 2).transpose(1, 2) for tokens in self._query_key_value(x)[:2])
+        bias, rows = self.position_bias(grid, grid)
+        bias = bias[:, rows[queries // grid[1]], (queries % grid[1])[:, None]]  # (heads, queries, H, W)
+        logits = query[:, :, queries] @ key.transpose(-2, -1) + bias.flatten(2).to(query.dtype)
+        return dict(attention=AttentionMap.of_grid(logits.softmax(-1), grid))

@@ -1,4 +1,4 @@
-"""Attention weights of TransNeXt's layers, for analysis (see `systems.common.attention_maps`).
+"""Attention weights of aggregated attention, for analysis (see `systems.common.attention_maps`).
 
 `x` are tokens, (B, H, W, C), and `queries` indices in the row-major order of the grid, int64 (queries,).
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from ...ops import unit_vectors
 from ..common.attention_maps import AttentionMap, AttentionMaps
 from ..common.layout import Grid
-from .position_bias import cell_centres
+from .position_bias import doubled_centres
 
 
 class MapsOfAggregation:
@@ -76,19 +76,6 @@ class MapsOfAggregation:
         return torch.einsum('bqnd,bknd->bnqk', query, key).softmax(-1)
 
 
-class MapsOfAllPairs:
-    """The map of `LengthScaledAttention`, of which this is a part."""
-
-    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """The map 'attention' of some queries."""
-        grid = tuple(x.shape[1:3])
-        query, key = (tokens.flatten(1, 2).transpose(1, 2) for tokens in self._query_key_value(x)[:2])
-        bias, rows = self.position_bias(grid, grid)
-        bias = bias[:, rows[queries // grid[1]], (queries % grid[1])[:, None]]  # (heads, queries, H, W)
-        logits = query[:, :, queries] @ key.transpose(-2, -1) + bias.flatten(2).to(query.dtype)
-        return dict(attention=AttentionMap.of_grid(logits.softmax(-1), grid))
-
-
 def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Where the windows of some queries are, by their rows and columns.
 
@@ -103,5 +90,5 @@ def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int)
 
 
 def centres_of_cells(grid: Grid, pooled_grid: Grid, x: Tensor) -> Iterator[Tensor]:
-    """Rows and columns of the pooled tokens, (1, Ph) and (1, Pw), on the device of `x`."""
-    return (cell_centres(*lengths).to(x.device)[None] for lengths in zip(grid, pooled_grid))
+    """Rows and columns of the pooled tokens, float64 (1, Ph) and (1, Pw), on the device of `x`."""
+    return (doubled_centres(*lengths, x.device)[None].double() / 2 for lengths in zip(grid, pooled_grid))

@@ -177,16 +177,11 @@ def offsets_of_grid(length: int, pooled_length: int) -> Tensor:
     return torch.arange(start, start + number * step, step, dtype=torch.float64) / 2
 
 
-def cell_centres(length: int, pooled_length: int) -> Tensor:
-    """Mean token index of each cell of adaptive average pooling: float64 (pooled_length,)."""
-    return _doubled_centres(length, pooled_length).double() / 2
-
-
-def _doubled_centres(length: int, pooled_length: int, device: torch.device | None = None) -> Tensor:
+def doubled_centres(length: int, pooled_length: int, device: torch.device) -> Tensor:
     """Twice the mean token index of each cell of adaptive average pooling: int64 (pooled_length,)."""
     if not (is_symbol(length) or is_symbol(pooled_length)):  # on the host: a copy takes a GPU one launch
         starts, ends = cells_of_axis(length, pooled_length, None)
-        return (starts + ends - 1).to(device or 'cpu')
+        return (starts + ends - 1).to(device)
     size = size_of_cells(length, pooled_length)
     if size is not None:
         return 2 * size * torch.arange(pooled_length, device=device) + size - 1
@@ -214,7 +209,7 @@ def _offset_range(length: int, pooled_length: int) -> tuple[int, int, int]:
 def _offset_index(length: int, pooled_length: int, device: torch.device) -> Tensor:
     """Index of each pair of token and cell in `_offset_range`: int64 (length, pooled_length)."""
     start, step, _ = _offset_range(length, pooled_length)
-    doubled = 2 * torch.arange(length, device=device)[:, None] - _doubled_centres(length, pooled_length, device)
+    doubled = 2 * torch.arange(length, device=device)[:, None] - doubled_centres(length, pooled_length, device)
     return (doubled - start) // step
 
 

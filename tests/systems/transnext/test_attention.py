@@ -67,7 +67,7 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
 
     is_dynamic = isinstance(layer, ablations.DynamicBiasAttention)
     learnable = F.normalize(query, dim=-1) @ layer.learnable_tokens
-    bias = of_tokens(learnable) if is_dynamic else layer.bias_of_window()[:, index]
+    bias = of_tokens(learnable) if is_dynamic else layer._projections(x)['window_bias'][:, index]
     length = (inside.sum(-1, keepdim=True) + pooled_key.shape[2]).double()
     window_logits = logits(layer, query, key, length) + bias.masked_fill(~inside, float('-inf'))
     pooled_logits = logits(layer, query, pooled_key, length) + bias_of_pairs(layer, grid, pooled_grid)
@@ -174,7 +174,7 @@ def test_no_bias_has_no_parameters_and_is_zero_in_both_paths() -> None:
     assert attention.window_bias is None and not list(attention.position_bias.parameters())
     bias, rows = attention.position_bias((4, 6), (2, 3))
     assert bias[:, rows].shape == (HEADS, 4, 2, 6, 3)
-    assert not bias.any() and not attention.bias_of_window().any()
+    assert not bias.any() and not attention.position_bias.of_window(3).any()
 
 
 @torch.no_grad()

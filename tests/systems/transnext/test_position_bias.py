@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.nn.utils import prune
 
 from bioattn_mm.systems.transnext import LogCPB
-from bioattn_mm.systems.transnext.position_bias import _offset_index, cell_centres, offsets_of_grid
+from bioattn_mm.systems.transnext.position_bias import _offset_index, doubled_centres, offsets_of_grid
 from tests.needs import needs
 
 Grid = tuple[int, int]
@@ -100,7 +100,7 @@ def test_pruned_weights_are_trained(name: str) -> None:
 
 def test_table_has_all_offsets_and_no_more_where_all_cells_have_one_size() -> None:
     for length, pooled in itertools.product(range(1, 20), range(1, 24)):
-        offsets = (torch.arange(length)[:, None] - cell_centres(length, pooled)).unique()
+        offsets = (torch.arange(length)[:, None] - doubled_centres(length, pooled, 'cpu').double() / 2).unique()
         found = offsets_of_grid(length, pooled)
         assert torch.isin(offsets, found).all() and (found[0], found[-1]) == (offsets[0], offsets[-1])
         assert length % pooled or found.equal(offsets)
