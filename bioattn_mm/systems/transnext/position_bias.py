@@ -130,15 +130,11 @@ class LogCPB(PositionBias):
 
     def table_of(self, layers: Sequence[Tensor], grid: Grid, pooled_grid: Grid) -> Tensor:
         """`_table` by weight and bias of both layers; of several MLPs, stacked, (MLPs, heads, R, C)."""
-        coordinates = (
+        coordinates = [
             _coordinates(*lengths, layers[0].dtype, layers[0].device)
             for lengths in zip(grid, pooled_grid, self.pretrain_grid)
-        )
+        ]
         return log_cpb_table(*coordinates, *layers)
-
-
-# The biases of a stage are computed together if these are the same for all of them: they then share coordinates.
-SETTINGS = 'pretrain_grid', 'bias_mode', 'train_grid', 'train_pooled_grid'
 
 
 def tables_of(
@@ -149,7 +145,8 @@ def tables_of(
     `layers` are what `LogCPB.table_of` takes, of all biases: four sequences of tensors; of others they are empty.
     """
     first = biases[0]
-    if not layers or len({(*map(vars(bias).get, SETTINGS),) for bias in biases}) > 1:
+    # Those that are computed together share coordinates.
+    if not layers or len({(b.pretrain_grid, b.bias_mode, b.train_grid, b.train_pooled_grid) for b in biases}) > 1:
         return [bias.table(grid, pooled_grid) for bias in biases]
     grids = first.known_grids(grid, pooled_grid)
     if SizeCache.is_open(first):
@@ -172,9 +169,7 @@ def _coordinates(
 def offsets_of_grid(length: int, pooled_length: int) -> Tensor:
     """The distinct offsets (token - cell centre) along one axis of a table of biases: float64 (R,), ascending."""
     start, step, number = _offset_range(length, pooled_length)
-    if is_symbol(number):
-        return (torch.arange(number) * step + start).double() / 2
-    return torch.arange(start, start + number * step, step, dtype=torch.float64) / 2
+    return (torch.arange(number) * step + start).double() / 2
 
 
 def doubled_centres(length: int, pooled_length: int, device: torch.device) -> Tensor:
