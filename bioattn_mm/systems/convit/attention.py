@@ -1,7 +1,6 @@
 """Gated positional self-attention of ConViT, its positional softmax factorised into rows and columns."""
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -143,7 +142,7 @@ def computed_together(blocks: Sequence[nn.Module], grid: Grid, dtype: torch.dtyp
     """What `forward` of the `attn` of each block takes: one weight of all projections, and those of `gated`."""
     stacked = stacked_parameters([block.attn for block in blocks], OF_ATTENTION, *blocks)
     if stacked is None:
-        return repeat(())
+        return [()] * len(blocks)
     gate, weight, bias, qk, v = stacked
     position = gated(*position_softmax(full_precision(weight), full_precision(bias), grid), gate)
     return zip(*(each.to(dtype).unbind() for each in (torch.cat((qk, v), 1), *position)))

@@ -1,7 +1,7 @@
 """ConViT: Improving Vision Transformers with Soft Convolutional Inductive Biases (d'Ascoli et al., ICML 2021)."""
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 
 import torch
 from timm.layers import Attention, to_2tuple, trunc_normal_
@@ -110,11 +110,8 @@ class ConViT(PlainBackbone):
         return self.pos_embed(self.patch_embed(x))
 
     def arguments_of_blocks(self, x: Tensor, at_once: bool) -> Iterable[tuple]:
-        local = self.blocks[: self.local_up_to_layer]
-        if not (local and at_once):
-            return repeat(())
-        computed = computed_together(local, tuple(x.shape[1:3]), autocast_dtype(x))
-        return chain(islice(computed, len(local)), repeat(()))
+        local = [*self.blocks][: self.local_up_to_layer] if at_once else []
+        return chain(computed_together(local, tuple(x.shape[1:3]), autocast_dtype(x)), repeat(()))
 
     def before_block(self, x: Tensor, index: int) -> Tensor:
         """Flatten the grid and prepend the class token before the first block without GPSA."""
