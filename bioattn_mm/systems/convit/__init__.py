@@ -1,6 +1,6 @@
 """ConViT: gated positional self-attention (d'Ascoli et al., ICML 2021)."""
 
-from .attention import GPSA, FrozenGPSA, UngatedGPSA
-from .backbone import ConViT
-
-__all__ = ['ConViT', 'FrozenGPSA', 'GPSA', 'UngatedGPSA']
+from .attention import GPSA as GPSA
+from .attention import FrozenGPSA as FrozenGPSA
+from .attention import UngatedGPSA as UngatedGPSA
+from .backbone import ConViT as ConViT
