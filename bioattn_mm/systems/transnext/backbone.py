@@ -26,9 +26,8 @@ from .position_bias import LogCPB, pooled_grid_of
 
 STRIDES = (4, 8, 16, 32)
 MLP_RATIOS = (8, 8, 4, 4)
-BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
 # Choices of `TransNeXt.position_bias_settings`: how one trained model is tested at other sizes.
-TEST_MODES = (*BIAS_MODES, 'unscaled')
+TEST_MODES = ('extrapolate', 'interpolate', 'linear', 'unscaled')
 
 
 class Stage(nn.Module):

@@ -124,13 +124,12 @@ def _are_alike(blocks: list[Block], eps: float, aggregates: bool) -> bool:
     """Whether all blocks have one eps, one pooled grid, and a stochastic depth that scales the branches it keeps."""
     drops = [block._modules['drop_path'] for block in blocks]
     keeps = {drop.drop_prob < 1 and drop.scale_by_keep for drop in drops if type(drop) is DropPath}
-    of_norms = {block._modules[name].eps for block in blocks for name in ('norm1', 'norm2')}
-    of_pools = set()
-    if aggregates:
-        attentions = [block._modules['attn'] for block in blocks]
-        of_pools = {(attn.sr_ratio, attn.pool_size, attn._modules['pool_norm'].eps) for attn in attentions}
-    is_known = {*map(type, drops)} <= {nn.Identity, DropPath}
-    return is_known and keeps <= {True} and of_norms == {eps} and len(of_pools) <= 1
+    if not (keeps <= {True} and {*map(type, drops)} <= {nn.Identity, DropPath}):
+        return False
+    if {block._modules[name].eps for block in blocks for name in ('norm1', 'norm2')} != {eps}:
+        return False
+    attentions = [block._modules['attn'] for block in blocks if aggregates]
+    return len({(attn.sr_ratio, attn.pool_size, attn._modules['pool_norm'].eps) for attn in attentions}) <= 1
 
 
 def _fits_kernels(block: Block, aggregates: bool, x: Tensor) -> bool:

@@ -54,7 +54,7 @@ def load_config(
         balance: Let the pixels of rare classes count more in the training (see `weigh_classes`).
         cfg_options: Values by dotted key (see `merge_options`).
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
-        bias_mode: One of TransNeXt's `BIAS_MODES`.
+        bias_mode: One of TransNeXt's `TEST_MODES`.
         tta: Merge the config's `tta_overrides`: values that differ in multi-scale and flip testing.
         backbone: 'timm/NAME' in place of the config's backbone (see `use_backbone`).
         test_set: Name of one of ImageNet's test sets (see `set_test_set`).
