@@ -13,13 +13,7 @@ from timm.models import pvt_v2
 from torch import Tensor, nn
 
 from ...errors import InputError
-from ...ops import (
-    AggregatedAttentionInputs,
-    aggregated_attention,
-    log_num_keys,
-    sliding_window_av,
-    sliding_window_qk,
-)
+from ...ops import AggregatedAttentionInputs, aggregated_attention, log_num_keys, sliding_window_av, sliding_window_qk
 from ...ops.arguments import full_precision, window_size_of
 from ...ops.constants import cached_constant
 from ...registry import MODELS
