@@ -104,7 +104,7 @@ def peripheral_attention(
     if torch.is_grad_enabled():  # no tensor of all pairs of tokens, in the backward pass either
         attend_chunk = partial(checkpoint, attend_chunk, use_reentrant=False, preserve_rng_state=False)
     chunks = query_chunks((height, width), heads, channels, batch, query.device)
-    return torch.cat([attend_chunk(query[:, :, queries], *place) for queries, *place in chunks], dim=2)
+    return torch.cat([attend_chunk(query[:, :, queries], *rectangle) for queries, *rectangle in chunks], dim=2)
 
 
 def log_phi(position: Sequence[Tensor | float], rows: slice, columns: slice) -> Tensor:

@@ -203,13 +203,13 @@ def register(name: str) -> None:
     names = arguments + [result.name for result in schema.returns]
     # The first arguments of the backward pass are gradients of as many results, of which the first must be there.
     num_gradients = sum(argument.name.startswith('grad_') for argument in schema_of_backward.arguments)
-    # The place of each other argument among arguments and results of the operator; arguments that are no tensors
-    # also have a place among themselves.
+    # The index of each other argument among arguments and results of the operator; arguments that are no tensors also
+    # have one among those of the backward pass.
     tensors, others = [], []
-    for place, argument in enumerate(schema_of_backward.arguments[num_gradients:], num_gradients):
+    for index, argument in enumerate(schema_of_backward.arguments[num_gradients:], num_gradients):
         found = names.index(argument.name)
-        tensors.append(found) if 'Tensor' in str(argument.type) else others.append((place, found))
-    # The place of the gradient of each argument among the results of the backward pass.
+        tensors.append(found) if 'Tensor' in str(argument.type) else others.append((index, found))
+    # The index of the gradient of each argument among the results of the backward pass.
     names_of_gradients = [result.name for result in schema_of_backward.returns]
     gradients = [names_of_gradients.index(name) if name in names_of_gradients else None for name in arguments]
     special = GRADIENTS.get(name, {})
@@ -227,7 +227,7 @@ def register(name: str) -> None:
     def save(ctx, inputs: tuple, output: Tensor | tuple[Tensor, ...]) -> None:
         values = (*inputs, *output) if isinstance(output, tuple) else (*inputs, output)
         ctx.save_for_backward(*map(values.__getitem__, tensors))
-        ctx.others = [(place, values[found]) for place, found in others]
+        ctx.others = [(index, values[found]) for index, found in others]
         ctx.mark_non_differentiable(*values[len(inputs) + num_gradients :])
         ctx.set_materialize_grads(False)
 
@@ -239,8 +239,8 @@ def register(name: str) -> None:
                 return (None,) * len(gradients)
             grad_outputs = (torch.zeros_like(known), *grad_outputs[1:])
         values = [*grad_outputs, *ctx.saved_tensors]
-        for place, value in ctx.others:
-            values.insert(place, value)
+        for index, value in ctx.others:
+            values.insert(index, value)
         if is_transformed() or torch.is_grad_enabled():
             found = Backward.apply(*values)
         else:
@@ -248,7 +248,7 @@ def register(name: str) -> None:
                 found = backward_operator(*values)
         found = found if isinstance(found, tuple) else (found,)
         wanted = zip(gradients, ctx.needs_input_grad)
-        return tuple([found[place] if needed and place is not None else None for place, needed in wanted])
+        return tuple([found[index] if needed and index is not None else None for index, needed in wanted])
 
     def forward(*inputs: object) -> Tensor | tuple[Tensor, ...]:
         with torch._C._ExcludeDispatchKeyGuard(BELOW_AUTOGRAD):

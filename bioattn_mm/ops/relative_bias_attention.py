@@ -97,8 +97,8 @@ def bias_of_pairs(table: Tensor, grid: tuple[int, int], rows: slice = ALL) -> Te
 
 def index_of_offsets(length: int, device: torch.device) -> Tensor:
     """Index of the offset between each query and key of an axis, among all from -(length - 1) upwards: int64."""
-    place = torch.arange(length, device=device)
-    return place[:, None] - place + length - 1
+    position = torch.arange(length, device=device)
+    return position[:, None] - position + length - 1
 
 
 def bias_of_queries(table: Tensor, grid: tuple[int, int], queries: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ class Operator:
         make: Its tensors for some sizes, random in float32 on the CPU.
         sizes: What is checked.
         dtypes: What is checked on the CPU, and on a GPU; no entry for a device that it is not compiled for.
-        full_precision: Places of those tensors that are float32 where the others are of half precision.
-        constants: Places of floating-point tensors that have no gradient.
+        full_precision: Indices of those tensors that are float32 where the others are of half precision.
+        constants: Indices of floating-point tensors that have no gradient.
         any_order: Devices on which the sums into gradients have no order.
     """
 
@@ -53,13 +53,13 @@ class Operator:
         """The operator's tensors on a device, in a dtype."""
         full = torch.promote_types(dtype, torch.float32)
         return [
-            t.to(device, (full if place in self.full_precision else dtype) if t.is_floating_point() else None)
-            for place, t in enumerate(self.make(**sizes))
+            t.to(device, (full if index in self.full_precision else dtype) if t.is_floating_point() else None)
+            for index, t in enumerate(self.make(**sizes))
         ]
 
     def leaves(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Those of its tensors that have a gradient."""
-        return [t for place, t in enumerate(inputs) if t.is_floating_point() and place not in self.constants]
+        return [t for index, t in enumerate(inputs) if t.is_floating_point() and index not in self.constants]
 
     def values_and_gradients(self, inputs: Sequence[Tensor], backend: str) -> list[Tensor]:
         """The output, and the gradients of its sum with weights from -1 to 1."""

@@ -14,7 +14,7 @@ from bioattn_mm.analysis import locality
 from bioattn_mm.analysis.locality import REGIONS, choose_queries, measure_attention, measure_model, measure_parameters
 from bioattn_mm.systems.common.attention_maps import AttentionMap, Recording
 from bioattn_mm.systems.common.backbone import Backbone
-from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.common.blocks import SoftmaxAttention
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab import GaussianRelPosAttention
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention

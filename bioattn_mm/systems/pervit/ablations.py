@@ -12,10 +12,10 @@ from ...ops.chunked_attention import attention_in_chunks
 from ...ops.peripheral_attention import without_maximum
 from ...registry import MODELS
 from ..common.attention_maps import AttentionMaps
+from ..common.blocks import SoftmaxAttention
 from ..common.hooks import weight_and_bias
 from ..common.layout import Grid, split_heads
 from ..common.resizing import resize_bicubic
-from ..common.softmax_attention import SoftmaxAttention
 from .attention import HIDDEN_RATIO, KEY_MARGIN, PRETRAIN_GRID, PeripheralAttention
 
 

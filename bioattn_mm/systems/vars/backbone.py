@@ -10,9 +10,8 @@ from ...checkpoints import Release
 from ...errors import InputError
 from ...registry import MODELS
 from ..common.backbone import PlainBackbone
-from ..common.blocks import Block, FeedForward, PositionEmbedding, pad_to_patches, through
+from ..common.blocks import Block, FeedForward, PositionEmbedding, SoftmaxAttention, pad_to_patches, through
 from ..common.building import build_layer
-from ..common.softmax_attention import SoftmaxAttention
 from .attention import ConvolutionalSparseReconstruction, SparseReconstructionAttention
 from .baselines import GlobalFilter, PerformerAttention
 

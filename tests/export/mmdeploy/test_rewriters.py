@@ -12,8 +12,7 @@ from mmengine.config import Config
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 
-from bioattn_mm.systems.common.blocks import PositionEmbedding
-from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.common.blocks import PositionEmbedding, SoftmaxAttention
 from bioattn_mm.systems.convit import GPSA
 from bioattn_mm.systems.gab.vit_attention import GaussianRelPosAttention
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention, PositionAttention

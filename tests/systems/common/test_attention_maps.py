@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bioattn_mm.analysis.attention_recorder import record_attention
 from bioattn_mm.systems.common.attention_maps import AttentionMap, whole_attention
-from bioattn_mm.systems.common.softmax_attention import SoftmaxAttention
+from bioattn_mm.systems.common.blocks import SoftmaxAttention
 from bioattn_mm.systems.gab import GaussianRelPosAttention
 from bioattn_mm.systems.pervit import DistanceEmbedding, PeripheralAttention
 from bioattn_mm.systems.transnext import AggregatedAttention, LengthScaledAttention, LogCPB
