@@ -91,7 +91,7 @@ class ToyViT(PlainBackbone):
         settings = self.parse_arch(arch)
         embed_dims = settings['embed_dims']
         super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg)
-        self.out_channels = (embed_dims,) * len(self.out_indices)
+        self.set_stages((embed_dims,) * self.num_layers, (PATCH_SIZE,) * self.num_layers)
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
         self.blocks = nn.ModuleList(
             Block(embed_dims, NearAttention(embed_dims, settings['num_heads']), Mlp(embed_dims, 2 * embed_dims), rate)
