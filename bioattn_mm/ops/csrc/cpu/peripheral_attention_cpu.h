@@ -291,6 +291,9 @@ BIOATTN_KERNEL void add_grad_plane(
   *grad_shift = std::accumulate(shift_sum, shift_sum + kPositions, T(0));
 }
 
+// How many tasks of so many elements are worth a thread.
+inline int64_t grain_of(int64_t elements) { return divide_up(kGrain, std::max(elements, int64_t(1))); }
+
 template <typename T>
 void scale_to(T* target, const T* source, int64_t size, T factor) {
   for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
@@ -301,11 +304,14 @@ template <int64_t block, typename T>
 Buffer<T> blocks_of(const T* source, int64_t matrices, int64_t rows, int64_t columns) {
   const int64_t size = divide_up(rows, block) * block * columns;
   Buffer<T> blocks(matrices * size);
-  for (int64_t matrix = 0; matrix < matrices; ++matrix)
-    for (int64_t row = 0; row < rows; ++row) {
-      T* target = blocks.data() + matrix * size + row / block * block * columns + row % block;
-      for (int64_t column = 0; column < columns; ++column) target[column * block] = *source++;
-    }
+  parallel_for(0, matrices, grain_of(size), [&](int64_t begin, int64_t end) {
+    for (int64_t matrix = begin; matrix < end; ++matrix)
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* of_row = source + (matrix * rows + row) * columns;
+        T* target = blocks.data() + matrix * size + row / block * block * columns + row % block;
+        for (int64_t column = 0; column < columns; ++column) target[column * block] = of_row[column];
+      }
+  });
   return blocks;
 }
 
@@ -313,8 +319,10 @@ Buffer<T> blocks_of(const T* source, int64_t matrices, int64_t rows, int64_t col
 template <typename T>
 Buffer<T> rows_of(const T* source, int64_t rows, int64_t columns, int64_t stride, T factor = 1) {
   Buffer<T> target(rows * stride);
-  for (int64_t row = 0; row < rows; ++row)
-    scale_to(target.data() + row * stride, source + row * columns, columns, factor);
+  parallel_for(0, rows, grain_of(stride), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      scale_to(target.data() + row * stride, source + row * columns, columns, factor);
+  });
   return target;
 }
 
@@ -597,10 +605,15 @@ class Backward {
 
   // Copies the sums for tokens, which are padded, to their gradients.
   void store_tokens(const Buffer<T>& sums, const Tensor& gradients) const {
-    T* target = DataOf{gradients};
-    for (int64_t batch_head = 0; batch_head < s_.batch * s_.heads; ++batch_head)
-      for (int64_t token = 0; token < s_.tokens; ++token, target += s_.head_dims)
-        std::copy_n(head_of(sums, s_, 0, batch_head) + token * s_.padded_dims, s_.head_dims, target);
+    T* const target = DataOf{gradients};
+    const int64_t size = s_.tokens * s_.head_dims;
+    parallel_for(0, s_.batch * s_.heads, grain_of(size), [&](int64_t begin, int64_t end) {
+      for (int64_t batch_head = begin; batch_head < end; ++batch_head)
+        for (int64_t token = 0; token < s_.tokens; ++token) {
+          const T* sum = head_of(sums, s_, 0, batch_head) + token * s_.padded_dims;
+          std::copy_n(sum, s_.head_dims, target + batch_head * size + token * s_.head_dims);
+        }
+    });
   }
 
   // Adds up the gradients of plane, convolution and norm. Those of scale and shift are finished, and the output does
