@@ -67,7 +67,8 @@ CpuInputs inputs_of_cpu(
     for (int64_t u = 0; u < height; ++u)
       for (int64_t v = 0; v < width; ++v)
         *pair++ = rows[i / width * height + u] * columns + of_columns[i % width * width + v];
-  cpu.pooled_bias_rows = zeros({1, 1, 1}, on_cpu(kLong)), cpu.pooled_bias_columns = pairs;
+  cpu.pooled_bias_rows = empty({1, 1, 1}, on_cpu(kLong)), cpu.pooled_bias_columns = pairs;
+  *cpu.pooled_bias_rows.mutable_data_ptr<int64_t>() = 0;
   return cpu;
 }
 

@@ -180,22 +180,9 @@ inline Tensor empty(Span sizes, const Options& options) {
   return torch::stable::Tensor(handle);
 }
 
-// Calls function(begin, end) for ranges that together are the integers from `begin` to before `end`, in parallel.
-template <typename Function>
-void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
-  torch::stable::parallel_for(begin, end, grain, function);
-}
-
 inline Tensor zeros(Span sizes, const Options& options) {
   const Tensor tensor = empty(sizes, options);
-  if (!options.device.is_cpu()) {
-    TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(tensor.get()));
-    return tensor;
-  }
-  // PyTorch's dispatcher takes longer than small tensors do.
-  char* const bytes = static_cast<char*>(tensor.mutable_data_ptr());
-  parallel_for(
-      0, tensor.nbytes(), 1 << 17, [&](int64_t begin, int64_t end) { std::fill(bytes + begin, bytes + end, 0); });
+  TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(tensor.get()));
   return tensor;
 }
 
@@ -292,6 +279,12 @@ Parameter kernel_argument(const Argument& argument) {
 // Pads the ends of axes: two widths each, from the last axis on. Contiguous, while PyTorch's may be channels-last.
 inline Tensor pad(const Tensor& tensor, Span widths, double value = 0) {
   return Tensor(torch::stable::pad(tensor, widths, "constant", value)).contiguous();
+}
+
+// Calls function(begin, end) for ranges that together are the integers from `begin` to before `end`, in parallel.
+template <typename Function>
+void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
+  torch::stable::parallel_for(begin, end, grain, function);
 }
 
 // Calls function(T()) with the one of Types that has the dtype.

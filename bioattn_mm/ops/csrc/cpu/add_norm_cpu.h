@@ -119,7 +119,7 @@ AddNormGradients backward(
   const Tensor grad_x = empty_like(sum), grad_branch = empty_like(sum);
   const int64_t tokens = mean.numel(), blocks = std::clamp(sum.numel() / kGrain, int64_t(1), kBlocks);
   const int64_t channels = sum.size(3);
-  const Tensor sums = zeros({blocks, kSums, channels}, weight.options());
+  const Tensor sums = zeroed({blocks, kSums, channels}, weight.options());
   std::array<Tensor, kSums> totals;
   for_dtype(sum, [&](auto data) {
     using T = Arithmetic<decltype(data)>;

@@ -762,17 +762,17 @@ struct BackwardPass {
   const Options floats;
   // The gradients of the window's logits, and the weights of its values: rows (k * k, padded_width).
   const int64_t window_row = s.offsets * s.padded_width;
-  const Tensor window_data = zeros({2, s.batch_heads, s.height, window_row}, floats);
+  const Tensor window_data = zeroed({2, s.batch_heads, s.height, window_row}, floats);
   T* const grad_logits = window_data.mutable_data_ptr<T>();
   T* const value_weights = grad_logits + s.batch_heads * s.height * window_row;
   const int64_t bias_blocks = s.slices * (a.bias.in_table ? s.column_blocks : 1);
-  const Tensor bias_sums = zeros({bias_blocks, s.heads * a.bias.head_stride}, floats);
+  const Tensor bias_sums = zeroed({bias_blocks, s.heads * a.bias.head_stride}, floats);
   T* const bias_sums_data = bias_sums.mutable_data_ptr<T>();
   const int64_t pooled_size = PooledSums<T, Element>::size(s);
-  const Tensor pooled_sums = zeros({2, s.column_blocks, s.batch_heads, pooled_size}, floats);
+  const Tensor pooled_sums = zeroed({2, s.column_blocks, s.batch_heads, pooled_size}, floats);
   T* const pooled_sums_data = pooled_sums.mutable_data_ptr<T>();
   const Tensor parameter_sums =
-      zeros({s.slices * s.column_blocks, s.heads, ParameterSums<T>::number(s)}, floats.dtype(kDouble));
+      zeroed({s.slices * s.column_blocks, s.heads, ParameterSums<T>::number(s)}, floats.dtype(kDouble));
 };
 
 // Calls function(Data(), T(), Element()) with the types of tokens, arithmetic, and factors of pooled products.

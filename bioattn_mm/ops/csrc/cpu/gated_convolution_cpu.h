@@ -305,7 +305,7 @@ struct Parameters {
   Parameters(const Tensor& x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias)
       : taps(weight.view({weight.size(0), kTaps}).permute({1, 0}).contiguous()),
         bias(bias),
-        x_bias(x_bias ? *x_bias : zeros({2 * bias.size(0)}, bias.options())) {
+        x_bias(x_bias ? *x_bias : zeroed({2 * bias.size(0)}, bias.options())) {
     constexpr int64_t kMultiple = kCacheLine / sizeof(float);
     check_value(
         bias.size(0) % kMultiple == 0 && x.scalar_type() != kHalf,

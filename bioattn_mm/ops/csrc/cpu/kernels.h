@@ -83,6 +83,15 @@ BIOATTN_INLINE void multiply(T* x, T factor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
+// Zeros, without PyTorch's dispatcher, which takes longer than small tensors do.
+inline Tensor zeroed(Span sizes, const Options& options) {
+  const Tensor tensor = empty(sizes, options);
+  char* const bytes = static_cast<char*>(tensor.mutable_data_ptr());
+  parallel_for(
+      0, tensor.nbytes(), 16 * kGrain, [&](int64_t begin, int64_t end) { std::fill(bytes + begin, bytes + end, 0); });
+  return tensor;
+}
+
 // Adds up parts (N, ...) in order: the elements of the sum from `first` on, as a tensor of its own.
 template <typename T>
 Tensor sum_of_parts(const Tensor& parts, int64_t first, Span sizes) {

@@ -664,7 +664,7 @@ class Backward {
   Buffer<T> grad_log_phi_ = normalized_, weights_ = normalized_, grad_logits_ = normalized_;
   Buffer<T> inverse_deviation_ = Buffer<T>(s_.heads * band_);
   Buffer<T> grad_convolved_ = Buffer<T>(band_ * s_.head_groups * kGroup * s_.stride);
-  PeripheralInputs grad_ = map(inputs_, zeros_like);
+  PeripheralInputs grad_ = map(inputs_, [](const Tensor& input) { return zeroed(input.sizes(), input.options()); });
   Buffer<T> grad_plane_ = Buffer<T>(kSlices * s_.hidden * s_.plane_stride);
   // (kSlices, hidden_groups, head_groups, kGroup of the hidden channels, 3, kGroup of the heads, 3)
   Buffer<double> grad_weight_ = Buffer<double>(kSlices * s_.hidden_groups * s_.head_groups * kGroup * kGroup * kTaps);
