@@ -106,7 +106,7 @@ AddNormResults forward(
     t.x = DataOf{x}, t.branch = DataOf{branch}, t.branch_bias = DataOf{branch_bias ? *branch_bias : Tensor()};
     t.bias = DataOf{bias}, t.output = DataOf{output}, t.sum = DataOf{sum};
     t.mean = DataOf{mean}, t.rstd = DataOf{rstd}, t.eps = static_cast<T>(eps);
-    parallel_for(0, mean.numel(), kGrain / t.channels + 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, mean.numel(), grain_of(t.channels), [&](int64_t begin, int64_t end) {
       add_and_normalise(t, begin, end, Buffer<T>(t.channels).data());
     });
   });

@@ -339,7 +339,7 @@ struct QueryPlanes {
   void load(int64_t batch_head, int64_t row, int64_t first, T* target) {
     if (!a.cosine) {
       load_planes(a.query, batch_head, row, first, stride, a.s.width, target);
-      return multiply(target, a.query_scale, a.s.channels * stride);
+      return scale_to(target, target, a.s.channels * stride, a.query_scale);
     }
     load_planes(a.query, batch_head, row, first, stride, a.s.width, unit.data());
     const int64_t head = batch_head % a.s.heads;
@@ -629,7 +629,7 @@ struct BackwardPass {
       if (pass.a.cosine) {
         differentiate_scaling(group);
       } else {
-        multiply(tile.output.data(), pass.a.query_scale, s.channels * kQueries<T>);
+        scale_to(tile.output.data(), tile.output.data(), s.channels * kQueries<T>, pass.a.query_scale);
         store_planes(grad_token_weights.data(), pass.grad_token_weights, batch_head, row, column, s.width);
       }
       store_planes(tile.output.data(), pass.grad_query, batch_head, row, column, s.width);

@@ -96,9 +96,9 @@ Tensor forward(const Tensor& values, const Tensor& shapes, const Tensor& locatio
   with_sampling(value, shapes, locations, weights, [&](const auto& s) {
     std::decay_t<decltype(*s.value)>* const sums = DataOf{output};
     const int64_t work = s.levels * s.points * 4 * s.channels;
-    parallel_for(
-        0, value.size(0) * s.queries * s.heads, divide_up(kGrain, std::max(work, int64_t(1))),
-        [&](int64_t begin, int64_t end) { sample(s, sums, begin, end); });
+    parallel_for(0, value.size(0) * s.queries * s.heads, grain_of(work), [&](int64_t begin, int64_t end) {
+      sample(s, sums, begin, end);
+    });
   });
   return output.to(values.scalar_type());
 }

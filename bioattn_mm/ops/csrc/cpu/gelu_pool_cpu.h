@@ -95,7 +95,7 @@ Tensor forward(const StridedTokens& x, int64_t height, int64_t width) {
   for_dtype(x, [&](auto data) {
     using Data = decltype(data);
     const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
-    parallel_for(0, cells, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, cells, grain_of(numbers), [&](int64_t begin, int64_t end) {
       pool(Pooling<Data>{s, DataOf{x}, nullptr, DataOf{output}, nullptr, inverse.data(), begin, end});
     });
   });
@@ -109,7 +109,7 @@ Tensor backward(const Tensor& grad_output, const StridedTokens& x) {
   for_dtype(x, [&](auto data) {
     using Data = decltype(data);
     const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
-    parallel_for(0, rows, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, rows, grain_of(numbers), [&](int64_t begin, int64_t end) {
       differentiate_pool(
           Pooling<Data>{s, DataOf{x}, DataOf{grad_output}, nullptr, DataOf{grad_x}, inverse.data(), begin, end});
     });

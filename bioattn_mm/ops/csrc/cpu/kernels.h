@@ -61,6 +61,9 @@ BIOATTN_INLINE double exponential(double x) { return std::exp(x); }
 
 constexpr int64_t kGrain = 1 << 14;  // the elements that are worth a thread
 
+// How many tasks of so many elements are worth a thread.
+inline int64_t grain_of(int64_t elements) { return divide_up(kGrain, std::max(elements, int64_t(1))); }
+
 template <typename T>
 BIOATTN_INLINE T dot(const T* a, const T* b, int64_t n) {
   T sum = 0;
@@ -76,11 +79,11 @@ BIOATTN_INLINE void add_scaled(T* y, T factor, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
-// x *= factor
+// y = factor * x, which may be the same memory
 template <typename T>
-BIOATTN_INLINE void multiply(T* x, T factor, int64_t n) {
+BIOATTN_INLINE void scale_to(T* y, const T* x, int64_t n, T factor) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
+  for (int64_t i = 0; i < n; ++i) y[i] = factor * x[i];
 }
 
 // Zeros, without PyTorch's dispatcher, which takes longer than small tensors do.

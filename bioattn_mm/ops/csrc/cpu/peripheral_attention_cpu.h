@@ -291,14 +291,6 @@ BIOATTN_KERNEL void add_grad_plane(
   *grad_shift = std::accumulate(shift_sum, shift_sum + kPositions, T(0));
 }
 
-// How many tasks of so many elements are worth a thread.
-inline int64_t grain_of(int64_t elements) { return divide_up(kGrain, std::max(elements, int64_t(1))); }
-
-template <typename T>
-void scale_to(T* target, const T* source, int64_t size, T factor) {
-  for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
-}
-
 // Copies matrices (rows, columns) to blocks of rows, each (columns, block); the last one is filled up with zeros.
 template <int64_t block, typename T>
 Buffer<T> blocks_of(const T* source, int64_t matrices, int64_t rows, int64_t columns) {
@@ -360,7 +352,7 @@ struct Position {
   const T eps;
   const Buffer<T> plane =  // (channels, plane_stride)
       rows_of<T>(DataOf{inputs.plane}, s.hidden, s.plane_stride - kPositions, s.plane_stride);
-  // As `convolve` reads it.
+  // The weights of the second convolution in the layout that `convolve` reads.
   const Buffer<T> weight = blocks_of<kGroup, T>(DataOf{inputs.conv_weight}, 1, s.heads, (s.hidden * kTaps));
   const T *scale = DataOf{inputs.scale}, *shift = DataOf{inputs.shift};
   const T *norm_weight = DataOf{inputs.norm_weight}, *norm_bias = DataOf{inputs.norm_bias};
