@@ -340,8 +340,9 @@ class PlainBackbone(Backbone):
         return x[:, 0] if self.out_type == 'cls_token' else x.mean((2, 3))
 
     def embedding_modules(self) -> list[nn.Module]:
-        """What comes before the first block, and is frozen with it: by default all but `blocks` and the norms."""
-        return [module for name, module in self.named_children() if name not in ('blocks', 'norm', 'fc_norm')]
+        """What comes before the first block, and is frozen with it: by default all modules of depth 0."""
+        others = (child for child in self.named_children() if child[0] != 'blocks')
+        return [module for name, module in others if self._depth_of(f'{name}.') == 0]
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         return [*(self.embedding_modules() if stage == 0 else ()), *self.blocks[stage : stage + 1]]

@@ -208,9 +208,6 @@ class VARS(PlainBackbone):
             return x
         return self.pool(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
-    def embedding_modules(self) -> list[nn.Module]:
-        return [self.stem, self.pos_embed]
-
     def stage_modules(self, stage: int) -> list[nn.Module]:
         pool = [self.pool] if stage == self.pool_before and hasattr(self, 'pool') else []
         return [*pool, *super().stage_modules(stage)]
